@@ -1,0 +1,1 @@
+"""The suite, the fixtures, peers, the timing protocol, and recorded results."""

@@ -1,0 +1,1 @@
+"""Terms to egglog and back: laws by family, phases with budgets, reports."""

@@ -1,0 +1,178 @@
+"""Kernel IR: what one thread of a block does, as structured statements over scalars and register arrays.
+
+Expressions are `ir.term` terms whose leaves are `Var(name, dtype, ())` (a scalar of the thread), `Const`, and
+`Load(array, dtype, (index,))` of a register array. Coordinates of the launch are the i32 scalars `block` (linear block
+index) and `thread` (linear thread index). Integers are i32 unless an index needs 64 bits, then i64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ir.dtype import DType
+from ir.loop import Buffer
+from ir.term import Term
+
+
+@dataclass(frozen=True)
+class Let:
+    """A scalar of the thread, set once."""
+
+    name: str
+    value: Term
+
+
+@dataclass(frozen=True)
+class Array:
+    """A register array of `size` elements; `size` 1 arrays are scalars that are assigned more than once."""
+
+    name: str
+    dtype: DType
+    size: int
+
+
+@dataclass(frozen=True)
+class Assign:
+    """array[index] = value; index is a compile-time constant after unrolling."""
+
+    array: str
+    index: Term
+    value: Term
+
+
+@dataclass(frozen=True)
+class For:
+    """for (i32 name = start; name < stop; name += step), unrolled where `unroll`; bounds are uniform over the block."""
+
+    name: str
+    start: Term
+    stop: Term
+    step: int
+    unroll: bool
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class If:
+    """Runs `body` in threads where `pred` holds; no collective stands inside unless pred is uniform over its scope."""
+
+    pred: Term
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class LoadGlobal:
+    """array[index .. index+width) = buffer at element `offset`, where `pred` (else the elements become `other`).
+
+    `width` elements are consecutive and width * element size aligned; `cache` is a hint row (default, stream, keep).
+    """
+
+    array: str
+    index: Term
+    buffer: str
+    offset: Term
+    width: int
+    pred: Term | None
+    other: Term
+    cache: str = "default"
+
+
+@dataclass(frozen=True)
+class StoreGlobal:
+    """buffer at element `offset` .. +width = array[index ..], where `pred`; with `monoid` an atomic update (width 1)."""
+
+    buffer: str
+    offset: Term
+    array: str
+    index: Term
+    width: int
+    pred: Term | None
+    monoid: str | None = None
+    cache: str = "default"
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A shared-memory array of `size` elements; its content starts undefined."""
+
+    name: str
+    dtype: DType
+    size: int
+
+
+@dataclass(frozen=True)
+class LoadShared:
+    """array[index ..+width) = shared[offset ..+width), where `pred`, else `other`."""
+
+    array: str
+    index: Term
+    shared: str
+    offset: Term
+    width: int
+    pred: Term | None = None
+    other: Term | None = None
+
+
+@dataclass(frozen=True)
+class StoreShared:
+    """shared[offset ..+width) = array[index ..+width), where `pred`."""
+
+    shared: str
+    offset: Term
+    array: str
+    index: Term
+    width: int
+    pred: Term | None = None
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """array[index] = the value of `value` in the lane whose number is this lane's XOR `mask`; all lanes take part."""
+
+    array: str
+    index: Term
+    value: Term
+    mask: int
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """All threads of the `scope` (block or warp) arrive before any goes on; shared memory is ordered."""
+
+    scope: str = "block"
+
+
+Statement = (
+    Let
+    | Array
+    | Assign
+    | For
+    | If
+    | LoadGlobal
+    | StoreGlobal
+    | Shared
+    | LoadShared
+    | StoreShared
+    | Shuffle
+    | Barrier
+)
+
+
+@dataclass(frozen=True)
+class KernelProgram:
+    """A kernel ready to be written as text: parameters in order, threads per block, blocks, and the body of a thread."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    threads: int
+    blocks: int
+    body: tuple[Statement, ...]
+
+
+def walk(body: tuple[Statement, ...]) -> Iterator[Statement]:
+    """Every statement in program order, a loop before its body."""
+    for s in body:
+        yield s
+        if isinstance(s, For | If):
+            yield from walk(s.body)

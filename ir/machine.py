@@ -1,0 +1,110 @@
+"""Machines as data: what the cost model and the verifier need to know of a target. Units stand in the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU. Bandwidths and rates are measured on the card where `measured` is true, else from the data sheet."""
+
+    name: str
+    target: str
+    sms: int
+    copy_bytes_per_s: float
+    l2_bytes_per_s: float
+    l2_bytes: int
+    tensor_flops_per_s: float
+    f32_flops_per_s: float
+    special_per_s: float
+    launch_us: float
+    sweep_us: float
+    smem_bytes_per_block: int
+    smem_bytes_per_sm: int
+    registers_per_sm: int = 65536
+    registers_per_thread: int = 255
+    threads_per_sm: int = 2048
+    measured: bool = False
+
+
+H200 = Machine(
+    "NVIDIA H200",
+    "sm_90a",
+    132,
+    4.28e12,
+    8e12,
+    60_000_000,
+    773e12,
+    51e12,
+    4.2e12,
+    1.0,
+    0.5,
+    232_448,
+    233_472,
+    measured=True,
+)
+A100 = Machine(
+    "NVIDIA A100",
+    "sm_80",
+    108,
+    1.6e12,
+    4e12,
+    40_000_000,
+    312e12,
+    19.5e12,
+    2.4e12,
+    1.5,
+    0.7,
+    166_912,
+    167_936,
+)
+RTX4090 = Machine(
+    "NVIDIA RTX 4090",
+    "sm_89",
+    128,
+    0.95e12,
+    4e12,
+    72_000_000,
+    165e12,
+    82e12,
+    5e12,
+    1.5,
+    0.7,
+    101_376,
+    102_400,
+    threads_per_sm=1536,
+)
+B200 = Machine(
+    "NVIDIA B200",
+    "sm_100",
+    148,
+    7e12,
+    12e12,
+    126_000_000,
+    2250e12,
+    75e12,
+    5e12,
+    1.0,
+    0.5,
+    232_448,
+    233_472,
+)
+RTX5090 = Machine(
+    "NVIDIA RTX 5090",
+    "sm_120",
+    170,
+    1.7e12,
+    6e12,
+    96_000_000,
+    210e12,
+    105e12,
+    6e12,
+    1.5,
+    0.7,
+    101_376,
+    102_400,
+    threads_per_sm=1536,
+)
+MACHINES: dict[str, Machine] = {m.target: m for m in (H200, A100, RTX4090, B200, RTX5090)}
+TARGETS = tuple(MACHINES)

@@ -1,0 +1,108 @@
+"""Interned, frozen nodes: equal fields give the same object, so equality is identity and hashing is constant."""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+
+
+class IRError(Exception):
+    """A node, text or program that breaks a rule of its level; the message is one sentence."""
+
+
+class _Interned(type):
+    """Metaclass that returns the existing node where one with the same class and fields lives."""
+
+    pool: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
+
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *args, **kwargs):
+            if kwargs:
+                names = cls.__match_args__
+                missing = [n for n in names[len(args) :] if n not in kwargs]
+                if missing:
+                    raise TypeError(f"{cls.__name__} lacks {', '.join(missing)}")
+                args = (*args, *(kwargs[n] for n in names[len(args) :]))
+            key = (cls, *args)
+            found = _Interned.pool.get(key)
+            if found is None:
+                found = super().__call__(*args)
+                _Interned.pool[key] = found
+            return found
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+class _Declared(_Interned):
+    """Metaclass of node classes; subclasses declare their fields like a frozen dataclass."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+        return dataclass(frozen=True, eq=False, repr=False)(super().__new__(mcs, name, bases, namespace))
+
+
+class Node(metaclass=_Declared):
+    """Base of all interned nodes. A subclass declares fields; children are fields that are nodes or tuples of nodes."""
+
+    def __post_init__(self) -> None:
+        _ = self.digest
+        self.check()
+
+    def check(self) -> None:
+        """Check the type law of the node; raise `IRError` with one sentence where it is broken."""
+
+    @cached_property
+    def digest(self) -> str:
+        """A structural hash, equal over processes; computed when the node is made, so it never recurses deep."""
+        parts = [type(self).__name__]
+        parts += [_stable(getattr(self, f.name)) for f in fields(self)]
+        return hashlib.blake2b("\x1f".join(parts).encode(), digest_size=10).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.digest[:8]}>"
+
+    @cached_property
+    def children(self) -> tuple[Node, ...]:
+        """The nodes among the fields, in field order; tuples are searched one level deep."""
+        out: list[Node] = []
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Node):
+                out.append(value)
+            elif isinstance(value, tuple):
+                out.extend(v for v in value if isinstance(v, Node))
+        return tuple(out)
+
+    def __copy__(self) -> Node:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Node:
+        return self
+
+
+def _stable(value: object) -> str:
+    if isinstance(value, Node):
+        return value.digest
+    if isinstance(value, tuple):
+        return "(" + ",".join(_stable(v) for v in value) + ")"
+    return repr(value)
+
+
+N = TypeVar("N", bound=Node)
+
+
+def postorder(*roots: N) -> Iterator[N]:
+    """Every node below the roots once, children before parents, without recursion."""
+    seen: set[int] = set()
+    stack: list[tuple[Any, bool]] = [(r, False) for r in reversed(roots)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((k, False) for k in reversed(node.children))

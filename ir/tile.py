@@ -1,0 +1,253 @@
+"""Tile IR: programs over tiles with named axes. A value is a tile over a set of axes; a block computes one grid tile.
+
+An axis has a role: `grid` (a block owns `tile` consecutive positions), `stream` (swept serially, `tile` positions a
+step, by a Stream), or `whole` (one tile covers the extent). `Index(axis)` in a body is the global coordinate.
+Tiles are padded: positions at or past an axis' extent hold undefined values, loads there never trap, stores there
+write nothing, and folds must not see them (a Where puts the identity there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ir.dtype import DType, compute_type
+from ir.loop import Buffer
+from ir.node import IRError
+from ir.ops import MONOIDS
+from ir.schedule import Schedule
+from ir.term import Term, Var, fold_type, join
+
+ROLES = ("grid", "stream", "whole")
+
+
+@dataclass(frozen=True)
+class TileAxis:
+    """`extent` positions, of which one tile covers `tile`."""
+
+    name: str
+    extent: int
+    role: str
+    tile: int
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles that cover the axis."""
+        return -(-self.extent // self.tile)
+
+
+@dataclass(frozen=True)
+class TileLoad:
+    """out = buffer[index], over the axes free in index; an index term may hold loaded values (a gather)."""
+
+    out: str
+    buffer: str
+    index: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class TileStore:
+    """buffer[index] = value, or (+)= value under a monoid; writes only positions inside every axis' extent."""
+
+    buffer: str
+    index: tuple[Term, ...]
+    value: str
+    monoid: str | None = None
+
+
+@dataclass(frozen=True)
+class Map:
+    """out = term over `Var` values and axis coordinates, elementwise over the union of their axes."""
+
+    out: str
+    term: Term
+
+
+@dataclass(frozen=True)
+class Where:
+    """out = x where `pred` (a bool term over coordinates and values), else the identity of `monoid`."""
+
+    out: str
+    pred: Term
+    x: str
+    monoid: str
+
+
+@dataclass(frozen=True)
+class TileFold:
+    """out = x folded by `monoid` over the tile's extent of `axes`; arg-folds give global positions (i64)."""
+
+    out: str
+    axes: tuple[str, ...]
+    monoid: str
+    x: str
+
+
+@dataclass(frozen=True)
+class TileScan:
+    """out[t] = fold of x over positions of this tile up to t along `axis`."""
+
+    out: str
+    axis: str
+    monoid: str
+    x: str
+
+
+@dataclass(frozen=True)
+class Mma:
+    """out = acc + sum over `over` of a * b, products of a's and b's type, accumulated in f32 (f64 for f64)."""
+
+    out: str
+    a: str
+    b: str
+    over: tuple[str, ...]
+    acc: str | None = None
+
+
+@dataclass(frozen=True)
+class Convert:
+    """out = x rounded to `dtype` (None: kept), and, where `layout_of` names a value, in that value's layout."""
+
+    out: str
+    x: str
+    dtype: DType | None = None
+    layout_of: str | None = None
+
+
+@dataclass(frozen=True)
+class Combine:
+    """out = the monoid's product of two partial results, elementwise (the merge of a split or of a stream's steps).
+
+    Pair monoids (arg-folds) combine positions with the values named `keys`.
+    """
+
+    out: str
+    monoid: str
+    x: str
+    y: str
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A state of a stream: a tile over `axes` that starts at the identity of `monoid` in `dtype`."""
+
+    name: str
+    axes: tuple[str, ...]
+    dtype: DType
+    monoid: str
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Sweep `axis` tile by tile: every step runs `body` with the carried values, then sets each to its yield.
+
+    A stream without states only stores. After it the carried names hold their last values.
+    """
+
+    axis: str
+    carried: tuple[Carried, ...]
+    body: tuple[Statement, ...]
+    yields: tuple[str, ...]
+
+
+Statement = TileLoad | TileStore | Map | Where | TileFold | TileScan | Mma | Convert | Combine | Stream
+
+
+@dataclass(frozen=True)
+class TilePart:
+    """One tile computation of a kernel, over its own grid axes."""
+
+    axes: tuple[TileAxis, ...]
+    body: tuple[Statement, ...]
+
+    def axis(self, name: str) -> TileAxis:
+        """The axis of that name."""
+        for a in self.axes:
+            if a.name == name:
+                return a
+        raise IRError(f"no tile axis is named {name}")
+
+
+@dataclass(frozen=True)
+class TileProgram:
+    """A scheduled kernel: parts laid side by side in one grid, before layouts and transport are chosen."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    parts: tuple[TilePart, ...]
+    schedule: Schedule
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer of that name."""
+        for b in self.buffers:
+            if b.name == name:
+                return b
+        raise IRError(f"{self.name}: no buffer is named {name}")
+
+
+def walk(body: tuple[Statement, ...]) -> Iterator[Statement]:
+    """Every statement in program order, a stream before its body."""
+    for s in body:
+        yield s
+        if isinstance(s, Stream):
+            yield from walk(s.body)
+
+
+def infer(part: TilePart, buffers: Mapping[str, Buffer]) -> dict[str, Var]:
+    """Every value's dtype and axes (in the part's axis order), as the Var that terms use; raises on a misfit."""
+    order = [a.name for a in part.axes]
+    values: dict[str, Var] = {}
+
+    def typed(name: str, dtype: DType, axes: frozenset[str]) -> None:
+        unknown = axes - set(order)
+        if unknown:
+            raise IRError(f"{name}: {', '.join(sorted(unknown))} is not a tile axis")
+        values[name] = Var(name, dtype, tuple(a for a in order if a in axes))
+
+    def value(name: str) -> Var:
+        if name not in values:
+            raise IRError(f"{name} is used before it is made")
+        return values[name]
+
+    def go(body: tuple[Statement, ...]) -> None:
+        for s in body:
+            match s:
+                case TileLoad(out, buffer, index):
+                    if len(index) != len(buffers[buffer].shape):
+                        raise IRError(
+                            f"load {buffer}: {len(index)} index terms for {len(buffers[buffer].shape)} dimensions"
+                        )
+                    typed(out, buffers[buffer].dtype, frozenset[str]().union(*(t.free for t in index)))
+                case Map(out, term):
+                    typed(out, term.dtype, term.free)
+                case Where(out, pred, x, _):
+                    typed(out, value(x).dtype, pred.free | value(x).free)
+                case TileFold(out, axes, monoid, x):
+                    dtype = "i64" if MONOIDS[monoid].pair else fold_type(monoid, value(x).dtype)
+                    typed(out, dtype, value(x).free - set(axes))
+                case TileScan(out, _, monoid, x):
+                    typed(out, fold_type(monoid, value(x).dtype), value(x).free)
+                case Mma(out, a, b, over, _):
+                    dtype = compute_type(join(value(a).dtype, value(b).dtype, "mma"))
+                    typed(out, dtype, (value(a).free | value(b).free) - set(over))
+                case Convert(out, x, dtype_, _):
+                    typed(out, dtype_ or value(x).dtype, value(x).free)
+                case Combine(out, _, x, y):
+                    typed(
+                        out,
+                        join(value(x).dtype, value(y).dtype, "combine"),
+                        value(x).free | value(y).free,
+                    )
+                case Stream(_, carried, inner, yields):
+                    for c in carried:
+                        typed(c.name, c.dtype, frozenset(c.axes))
+                    go(inner)
+                    for c, y in zip(carried, yields, strict=True):
+                        if value(y).free - set(c.axes):
+                            raise IRError(f"stream: {y} has axes that the state {c.name} lacks")
+                case TileStore(_, _, stored):
+                    value(stored)
+
+    go(part.body)
+    return values
