@@ -1,0 +1,35 @@
+"""Programs with inputs: the timed suite, the untimed programs, and what other compilers got wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+from bench.cases.spec import Case
+from bench.cases.suite import CASES, UNTIMED
+
+__all__ = ["CASES", "UNTIMED", "Case", "baseline", "case", "select"]
+
+
+def case(name: str) -> Case:
+    """The case of that name, timed or not."""
+    for c in (*CASES, *UNTIMED):
+        if c.name == name:
+            return c
+    raise KeyError(f"no case is named {name}")
+
+
+def select(pattern: str = "") -> list[Case]:
+    """Timed and untimed cases whose name matches, the important ones first."""
+    found = [c for c in (*CASES, *UNTIMED) if re.search(pattern, c.name)]
+    return sorted(found, key=lambda c: c.prio)
+
+
+@cache
+def baseline() -> dict[str, dict[str, object]]:
+    """Recorded H200 times by case: eager, torch.compile, max-autotune, and `reference_us` of the work itself."""
+    recorded = json.loads((Path(__file__).parent / "h200_baseline.json").read_text())
+    cases: dict[str, dict[str, object]] = recorded["cases"]
+    return cases
