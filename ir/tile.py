@@ -4,6 +4,9 @@ An axis has a role: `grid` (a block owns `tile` consecutive positions), `stream`
 step, by a Stream), or `whole` (one tile covers the extent). `Index(axis)` in a body is the global coordinate.
 Tiles are padded: positions at or past an axis' extent hold undefined values, loads there never trap, stores there
 write nothing, and folds must not see them (a Where puts the identity there).
+
+A carried state may have the stream's own axis: then each position of the step's tile has a state of its own, and
+the only use after the stream is a TileFold over that axis, which merges them once instead of at every step.
 """
 
 from __future__ import annotations
@@ -118,7 +121,7 @@ class Convert:
 class Combine:
     """out = the monoid's product of two partial results, elementwise (the merge of a split or of a stream's steps).
 
-    Pair monoids (arg-folds) combine positions with the values named `keys`.
+    The monoid is no pair monoid: a partial arg-fold is two values, the best value and its position.
     """
 
     out: str
@@ -196,58 +199,77 @@ def walk(body: tuple[Statement, ...]) -> Iterator[Statement]:
 
 def infer(part: TilePart, buffers: Mapping[str, Buffer]) -> dict[str, Var]:
     """Every value's dtype and axes (in the part's axis order), as the Var that terms use; raises on a misfit."""
-    order = [a.name for a in part.axes]
     values: dict[str, Var] = {}
-
-    def typed(name: str, dtype: DType, axes: frozenset[str]) -> None:
-        unknown = axes - set(order)
-        if unknown:
-            raise IRError(f"{name}: {', '.join(sorted(unknown))} is not a tile axis")
-        values[name] = Var(name, dtype, tuple(a for a in order if a in axes))
-
-    def value(name: str) -> Var:
-        if name not in values:
-            raise IRError(f"{name} is used before it is made")
-        return values[name]
 
     def go(body: tuple[Statement, ...]) -> None:
         for s in body:
-            match s:
-                case TileLoad(out, buffer, index):
-                    if len(index) != len(buffers[buffer].shape):
-                        raise IRError(
-                            f"load {buffer}: {len(index)} index terms for {len(buffers[buffer].shape)} dimensions"
-                        )
-                    typed(out, buffers[buffer].dtype, frozenset[str]().union(*(t.free for t in index)))
-                case Map(out, term):
-                    typed(out, term.dtype, term.free)
-                case Where(out, pred, x, _):
-                    typed(out, value(x).dtype, pred.free | value(x).free)
-                case TileFold(out, axes, monoid, x):
-                    dtype = "i64" if MONOIDS[monoid].pair else fold_type(monoid, value(x).dtype)
-                    typed(out, dtype, value(x).free - set(axes))
-                case TileScan(out, _, monoid, x):
-                    typed(out, fold_type(monoid, value(x).dtype), value(x).free)
-                case Mma(out, a, b, over, _):
-                    dtype = compute_type(join(value(a).dtype, value(b).dtype, "mma"))
-                    typed(out, dtype, (value(a).free | value(b).free) - set(over))
-                case Convert(out, x, dtype_, _):
-                    typed(out, dtype_ or value(x).dtype, value(x).free)
-                case Combine(out, _, x, y):
-                    typed(
-                        out,
-                        join(value(x).dtype, value(y).dtype, "combine"),
-                        value(x).free | value(y).free,
-                    )
-                case Stream(_, carried, inner, yields):
-                    for c in carried:
-                        typed(c.name, c.dtype, frozenset(c.axes))
-                    go(inner)
-                    for c, y in zip(carried, yields, strict=True):
-                        if value(y).free - set(c.axes):
-                            raise IRError(f"stream: {y} has axes that the state {c.name} lacks")
-                case TileStore(_, _, stored):
-                    value(stored)
+            if isinstance(s, Stream):
+                values.update({c.name: state_var(c, part) for c in s.carried})
+                go(s.body)
+                for c, y in zip(s.carried, s.yields, strict=True):
+                    if _known(values, y).free - set(c.axes):
+                        raise IRError(f"stream: {y} has axes that the state {c.name} lacks")
+            else:
+                out = infer_one(s, values, part, buffers)
+                if out is not None:
+                    values[out.name] = out
 
     go(part.body)
     return values
+
+
+def state_var(carried: Carried, part: TilePart) -> Var:
+    """The Var of a carried state."""
+    return _typed(carried.name, carried.dtype, frozenset(carried.axes), part)
+
+
+def infer_one(s: Statement, values: Mapping[str, Var], part: TilePart, buffers: Mapping[str, Buffer]) -> Var | None:
+    """The value that one statement (not a Stream) makes, given the values before it; None for a store."""
+    match s:
+        case TileLoad(out, buffer, index):
+            dims = len(buffers[buffer].shape)
+            if len(index) != dims:
+                raise IRError(f"load {buffer}: {len(index)} index terms for {dims} dimensions")
+            return _typed(out, buffers[buffer].dtype, frozenset[str]().union(*(t.free for t in index)), part)
+        case Map(out, term):
+            return _typed(out, term.dtype, term.free, part)
+        case Where(out, pred, x, _):
+            v = _known(values, x)
+            return _typed(out, v.dtype, pred.free | v.free, part)
+        case TileFold(out, axes, monoid, x):
+            v = _known(values, x)
+            dtype = "i64" if MONOIDS[monoid].pair else fold_type(monoid, v.dtype)
+            return _typed(out, dtype, v.free - set(axes), part)
+        case TileScan(out, axis, monoid, x):
+            v = _known(values, x)
+            dtype = "i64" if MONOIDS[monoid].pair else fold_type(monoid, v.dtype)
+            return _typed(out, dtype, v.free | {axis}, part)
+        case Mma(out, a, b, over, _):
+            va, vb = _known(values, a), _known(values, b)
+            dtype = compute_type(join(va.dtype, vb.dtype, "mma"))
+            return _typed(out, dtype, (va.free | vb.free) - set(over), part)
+        case Convert(out, x, to, _):
+            v = _known(values, x)
+            return _typed(out, to or v.dtype, v.free, part)
+        case Combine(out, _, x, y):
+            vx, vy = _known(values, x), _known(values, y)
+            return _typed(out, join(vx.dtype, vy.dtype, "combine"), vx.free | vy.free, part)
+        case TileStore(_, _, stored):
+            _known(values, stored)
+            return None
+        case Stream():
+            raise IRError(f"stream {s.axis}: a stream makes no single value")
+
+
+def _typed(name: str, dtype: DType, axes: frozenset[str], part: TilePart) -> Var:
+    order = [a.name for a in part.axes]
+    unknown = axes - set(order)
+    if unknown:
+        raise IRError(f"{name}: {', '.join(sorted(unknown))} is not a tile axis")
+    return Var(name, dtype, tuple(a for a in order if a in axes))
+
+
+def _known(values: Mapping[str, Var], name: str) -> Var:
+    if name not in values:
+        raise IRError(f"{name} is used before it is made")
+    return values[name]
