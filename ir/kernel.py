@@ -3,16 +3,23 @@
 Expressions are `ir.term` terms whose leaves are `Var(name, dtype, ())` (a scalar of the thread), `Const`, and
 `Load(array, dtype, (index,))` of a register array. Coordinates of the launch are the i32 scalars `block` (linear block
 index) and `thread` (linear thread index). Integers are i32 unless an index needs 64 bits, then i64.
+
+Element offsets count from the buffer's first element: `Buffer.offset` is already in the pointer a kernel receives.
+Names of buffers, shared arrays, register arrays and scalars are distinct; a name lives to the end of its body.
+Values stored or assigned have the dtype of the array they go to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 
 from ir.dtype import DType
 from ir.loop import Buffer
-from ir.term import Term
+from ir.node import IRError
+from ir.term import Term, Var
+
+BLOCK, THREAD = Var("block", "i32", ()), Var("thread", "i32", ())
 
 
 @dataclass(frozen=True)
@@ -169,6 +176,13 @@ class KernelProgram:
     blocks: int
     body: tuple[Statement, ...]
 
+    def buffer(self, name: str) -> Buffer:
+        """The buffer of that name."""
+        for b in self.buffers:
+            if b.name == name:
+                return b
+        raise IRError(f"{self.name}: no buffer is named {name}")
+
 
 def walk(body: tuple[Statement, ...]) -> Iterator[Statement]:
     """Every statement in program order, a loop before its body."""
@@ -176,3 +190,14 @@ def walk(body: tuple[Statement, ...]) -> Iterator[Statement]:
         yield s
         if isinstance(s, For | If):
             yield from walk(s.body)
+
+
+def terms(s: Statement) -> tuple[Term, ...]:
+    """The terms of one statement, without those of its body."""
+    return tuple(v for f in fields(s) if isinstance(v := getattr(s, f.name), Term))
+
+
+def map_terms(s: Statement, f: Callable[[Term], Term]) -> Statement:
+    """The statement with `f` applied to each of its terms; its body is kept."""
+    changed = {x.name: f(v) for x in fields(s) if isinstance(v := getattr(s, x.name), Term)}
+    return replace(s, **changed) if changed else s  # type: ignore[arg-type]
