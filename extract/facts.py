@@ -1,0 +1,80 @@
+"""Facts of terms that extraction asks for again and again: each is computed once a term and kept on the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+from ir import term as T
+from ir.term import Term
+
+V = TypeVar("V")
+Levels = Mapping[str, int]
+
+
+class Fact(Generic[V]):
+    """A function of a term that follows from the same function of its children."""
+
+    def __init__(self, rule: Callable[[Term, list[V]], V]) -> None:
+        self.rule, self.slot = rule, f"fact.{rule.__name__}"
+
+    def __call__(self, root: Term) -> V:
+        known = vars(root)
+        if self.slot not in known:
+            stack = [root]
+            while stack:
+                t = stack[-1]
+                missing = [k for k in t.terms if self.slot not in vars(k)]
+                if missing:
+                    stack.extend(missing)
+                else:
+                    vars(stack.pop())[self.slot] = self.rule(t, [vars(k)[self.slot] for k in t.terms])
+        found: V = known[self.slot]
+        return found
+
+
+@Fact
+def open_states(t: Term, kids: list[frozenset[str]]) -> frozenset[str]:
+    """Names of states that are read and not carried by a stream inside."""
+    names = frozenset[str]().union(*kids)
+    match t:
+        case T.State(name):
+            return names | {name}
+        case T.Stream(_, carries, _):
+            return names - {c.name for c in carries}
+    return names
+
+
+@Fact
+def buffers_read(t: Term, kids: list[frozenset[str]]) -> frozenset[str]:
+    """Names of the buffers that are loaded."""
+    names = frozenset[str]().union(*kids)
+    return names | {t.buffer} if isinstance(t, T.Load) else names
+
+
+@Fact
+def levels(t: Term, kids: list[Levels]) -> Levels:
+    """Per axis, the number of dependent loops over it that the term needs."""
+    out: dict[str, int] = {}
+    for kid in kids:
+        for axis, n in kid.items():
+            out[axis] = max(out.get(axis, 0), n)
+    for axis in swept(t):
+        out[axis] = out.get(axis, 0) + 1
+    return out
+
+
+@Fact
+def size(t: Term, kids: list[int]) -> int:
+    """Number of nodes of the term written out as a tree."""
+    return 1 + sum(kids)
+
+
+def swept(t: Term) -> tuple[str, ...]:
+    """The axes over which the node itself loops."""
+    match t:
+        case T.Fold(axes, _, _):
+            return axes
+        case T.Stream(axis, _, _) | T.Scan(axis, _, _):
+            return (axis,)
+    return ()
