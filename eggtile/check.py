@@ -1,0 +1,97 @@
+"""The gate on values: emitted text against float64 and against eager PyTorch, on the CPU or on a GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from eggtile.pipeline import Compiled, Options, compile_program
+from eggtile.reference import private_copy, relative_error, run_eager, run_in_float64, unit_roundoff
+from eggtile.runtime import CpuExecution
+
+EAGER_FACTOR = 2.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Errors against float64 (max|y - y64| / max|y64|, the largest over outputs and mutated inputs)."""
+
+    on: str
+    max_rel_err: float
+    eager_rel_err: float
+    ok: bool
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+    def json(self) -> dict[str, Any]:
+        """The verdict as JSON values; infinite errors become null."""
+        row = asdict(self)
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+
+
+def judge(
+    on: str,
+    got: Sequence[torch.Tensor],
+    eager: Sequence[torch.Tensor],
+    exact: Sequence[torch.Tensor],
+    notes: tuple[str, ...] = (),
+) -> Verdict:
+    """Compare values: an error above twice eager's plus one unit roundoff of the output's type is wrong."""
+    if not len(got) == len(eager) == len(exact):
+        return Verdict(on, math.inf, math.inf, False, f"{len(got)} outputs where eager gives {len(eager)}", notes)
+    worst, worst_eager, reason = 0.0, 0.0, ""
+    for k, (y, e, y64) in enumerate(zip(got, eager, exact, strict=True)):
+        y, e, y64 = y.cpu(), e.cpu(), y64.cpu()
+        if y.dtype != e.dtype or y.shape != e.shape or y.stride() != e.stride():
+            reason = reason or f"output {k} is {_kind(y)}, eager gives {_kind(e)}"
+        error, eager_error = relative_error(y, y64), relative_error(e, y64)
+        if not math.isfinite(
+            eager_error
+        ):  # eager overflows or differs in NaN where float64 does not: eager decides
+            error, eager_error = relative_error(y, e.double()), 0.0
+        if error > EAGER_FACTOR * eager_error + unit_roundoff(y.dtype):
+            reason = reason or f"output {k} has error {error:.3g}, eager {eager_error:.3g}"
+        worst, worst_eager = max(worst, error), max(worst_eager, eager_error)
+    return Verdict(on, worst, worst_eager, not reason, reason, notes)
+
+
+def _kind(t: torch.Tensor) -> str:
+    return f"{t.dtype} {tuple(t.shape)} strides {t.stride()}".removeprefix("torch.")
+
+
+def check_compiled_on_cpu(
+    compiled: Compiled,
+    fn: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    orders: Sequence[str] = ("forward", "random"),
+) -> Verdict:
+    """Run the emitted text on the CPU in every thread order; all orders must give the same bits and pass the gate."""
+    eager, exact = run_eager(fn, inputs), run_in_float64(fn, inputs)
+    notes = compiled.captured.program.notes
+    execution = CpuExecution(compiled)
+    verdict, first = None, None
+    for order in orders:
+        got = execution.run([private_copy(t) for t in inputs], order)
+        if first is not None and not all(_same_bits(a, b) for a, b in zip(got, first, strict=True)):
+            return Verdict("cpu", math.inf, 0.0, False, f"order {order} gives other bits than {orders[0]}", notes)
+        verdict = judge("cpu", got, eager, exact, notes)
+        if not verdict.ok:
+            return verdict
+        first = got
+    assert verdict is not None
+    return verdict
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) and torch.equal(a.isnan(), b.isnan())
+
+
+def check_on_cpu(
+    fn: Callable[..., Any], inputs: Sequence[torch.Tensor], name: str = "program", options: Options | None = None
+) -> Verdict:
+    """The whole way from a PyTorch program to a verdict on its emitted text, without a GPU."""
+    return check_compiled_on_cpu(compile_program(fn, inputs, name, options), fn, inputs)

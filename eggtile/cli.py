@@ -1,0 +1,316 @@
+"""The command line: compile, explore, dump, schedules, run, bench, laws, doctor."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import rich
+import torch
+import typer
+from codegen.compile import CompileError, compile_text
+from egraph.dump import FORMATS
+from egraph.laws import LAWS
+from extract.spaces import space
+from rich.table import Table
+
+from eggtile.capture import CaptureError
+from eggtile.check import check_compiled_on_cpu
+from eggtile.clock import Clock
+from eggtile.doctor import diagnose
+from eggtile.explore import report
+from eggtile.pipeline import Compiled, Options, RequestError, capture_and_lower, choose_forms, compile_kernels
+from eggtile.source import Source, SourceError, load
+from eggtile.views import EARLY, PassLog, dump_levels, show_level
+from ir.node import IRError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+Program = Annotated[str | None, typer.Argument(help="file.py:name or module:name", show_default=False)]
+Code = Annotated[
+    str | None,
+    typer.Option(
+        "-c", help="The program as Python code. It runs as Python; the last expression is traced, not run."
+    ),
+]
+Inputs = Annotated[list[str] | None, typer.Option("--input", help="An input as dtype[shape], like f32[1,32,2048].")]
+Numerics = Annotated[str, typer.Option(help="Classes of laws that may be used: strict, default or fast.")]
+Target = Annotated[str, typer.Option(help="The GPU architecture to compile for, like sm_90a.")]
+FormNumber = Annotated[
+    int | None, typer.Option("--form", help="Use the form with this number instead of the cheapest.")
+]
+ScheduleLine = Annotated[str | None, typer.Option("--schedule", help="Pin the schedule of every kernel.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+REFUSALS = (RequestError, SourceError, CaptureError, CompileError, IRError)
+NUMERICS = ("strict", "default", "fast")
+
+
+def refuse(message: str) -> NoReturn:
+    """Say one sentence on standard error and exit with 2."""
+    typer.echo(f"eggtile: {message}", err=True)
+    raise typer.Exit(2)
+
+
+def options_of(numerics: str, target: str = "sm_90a", **more: Any) -> Options:
+    """Checked options."""
+    if numerics not in NUMERICS:
+        raise RequestError(f"unknown numerics {numerics}; it is one of {', '.join(NUMERICS)}")
+    options = Options(numerics=numerics, target=target, **more)
+    options.machine()
+    return options
+
+
+def source_of(program: str | None, code: str | None, inputs: list[str] | None) -> Source:
+    """The program that the user names: -c code, a file or a module."""
+    if (program is None) == (code is None):
+        raise RequestError("give a program: either -c CODE, or file.py:name, or module:name")
+    return load(code, program, inputs or [])
+
+
+def started(
+    program: str | None, code: str | None, inputs: list[str] | None, options: Options
+) -> tuple[Source, Compiled]:
+    """Load, capture and lower the user's program."""
+    clock = Clock()
+    with clock.span("program"):
+        source = source_of(program, code, inputs)
+    return source, capture_and_lower(source.fn, source.inputs, source.name, options, clock)
+
+
+def emit_json(value: Any) -> None:
+    """One JSON object on standard output."""
+    typer.echo(json.dumps(value, allow_nan=False, default=str))
+
+
+@app.command("compile")
+def compile_command(
+    program: Program = None,
+    code: Code = None,
+    inputs: Inputs = None,
+    ir: Annotated[str | None, typer.Option("--ir", help="Print one level: torch, tensor, loop, ..., sass.")] = None,
+    form: FormNumber = None,
+    schedule: ScheduleLine = None,
+    target: Target = "sm_90a",
+    numerics: Numerics = "default",
+    output: Annotated[Path | None, typer.Option("-o", help="Write FILE.cu, .ptx or .cubin.")] = None,
+    dump: Annotated[Path | None, typer.Option(help="Write every level and every pass to this folder.")] = None,
+    print_before: Annotated[str | None, typer.Option(help="Print the kernel before this pass (or all).")] = None,
+    print_after: Annotated[str | None, typer.Option(help="Print the kernel after this pass (or all).")] = None,
+    diff: Annotated[bool, typer.Option(help="Print what each pass changes, every line with its pass.")] = False,
+    times: Annotated[bool, typer.Option(help="Print where the time went.")] = False,
+) -> None:
+    """Compile a program and print a level of it, or write the result."""
+    options = options_of(numerics, target, form=form, schedule=schedule)
+    _, compiled = started(program, code, inputs, options)
+    passes = PassLog()
+    wants_passes = bool(print_before or print_after or diff or dump)
+    if ir not in EARLY:
+        choose_forms(compiled)
+        compile_kernels(compiled, passes if wants_passes else None)
+    for asked, before in ((print_before, True), (print_after, False)):
+        if asked:
+            typer.echo(passes.text(asked, before))
+    if diff:
+        typer.echo(passes.diff())
+    if dump:
+        typer.echo(f"{len(dump_levels(compiled, dump, passes))} files in {dump}", err=True)
+    if ir:
+        typer.echo(show_level(compiled, ir))
+    if output:
+        write_output(compiled, output)
+    if not (ir or output or dump or wants_passes):
+        summary(compiled)
+    if times:
+        print_times(compiled.clock)
+
+
+SUFFIXES: dict[str, Callable[[Compiled], bytes]] = {
+    ".cu": lambda c: c.text.encode(),
+    ".ptx": lambda c: compile_text(c.text, c.options.target).ptx.encode(),
+    ".cubin": lambda c: compile_text(c.text, c.options.target).cubin,
+}
+
+
+def write_output(compiled: Compiled, path: Path) -> None:
+    """Write the program's kernels as one file, its kind told by the suffix."""
+    if path.suffix not in SUFFIXES:
+        raise RequestError(f"cannot write {path.name}: the suffix is one of {', '.join(SUFFIXES)}")
+    with compiled.clock.span("nvrtc"):
+        content = SUFFIXES[path.suffix](compiled)
+    try:
+        path.write_bytes(content)
+    except OSError as e:
+        raise RequestError(f"cannot write {path}: {e.strerror}") from None
+
+
+def summary(compiled: Compiled) -> None:
+    """One line per kernel: registers, spills, schedule; and what became a call."""
+    table = Table(
+        "kernel", "schedule", "threads", "blocks", "registers", "spills", title=compiled.captured.program.name
+    )
+    for k in compiled.kernels:
+        with compiled.clock.span("nvrtc"):
+            binary = compile_text(k.text, compiled.options.target)
+        row = (k.kernel.threads, k.kernel.blocks, binary.registers, binary.spill_bytes)
+        table.add_row(k.name, str(k.schedule), *map(str, row))
+    rich.print(table)
+    for r in compiled.regions:
+        typer.echo(f"laws: {', '.join(r.chosen.laws) or 'none'}")
+    for note in compiled.captured.program.notes:
+        typer.echo(note)
+
+
+def print_times(clock: Clock) -> None:
+    """The split of the time, on standard error."""
+    for stage, seconds in clock.seconds.items():
+        typer.echo(f"{stage:>10} {seconds * 1e3:9.1f} ms", err=True)
+
+
+@app.command()
+def explore(
+    program: Program = None,
+    code: Code = None,
+    inputs: Inputs = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many distinct forms to find.")] = 12,
+    numerics: Numerics = "default",
+    target: Target = "sm_90a",
+    json_: Json = False,
+) -> None:
+    """List the distinct equivalent forms of a program with their costs, sweeps, laws and errors."""
+    _, compiled = started(program, code, inputs, options_of(numerics, target, k=k))
+    found = report(choose_forms(compiled))
+    if json_:
+        return emit_json(found)
+    for part in found.get("regions", [found]):
+        rich.print(forms_table(part))
+    return None
+
+
+def forms_table(part: dict[str, Any]) -> Table:
+    """The forms of one region as a table."""
+    graph = part["egraph"]
+    table = Table(title=f"{graph['classes']} classes, {graph['nodes']} nodes")
+    for name in ("form", "cost us", "kernels", "sweeps", "flops", "bytes", "class", "error", "laws"):
+        table.add_column(name, overflow="fold")
+    for f in part["forms"]:
+        swept: dict[str, int] = {}
+        for kernel in f["kernels"]:
+            for axis, count in kernel["sweeps"].items():
+                swept[axis] = swept.get(axis, 0) + count
+        mark = "*" if f["chosen"] else "default" if f["default"] else ""
+        error = "" if f["max_rel_err"] is None else f"{f['max_rel_err']:.1e}"
+        sweeps = " ".join(f"{a}:{n}" for a, n in sorted(swept.items()))
+        row = (f["cost_us"], len(f["kernels"]), sweeps, f["flops"], f["bytes"], f["class"], error)
+        table.add_row(f"{f['id']} {mark}", f"{row[0]:.2f}", *map(str, row[1:]), " ".join(f["laws"]))
+    return table
+
+
+@app.command()
+def dump(
+    program: Program = None,
+    code: Code = None,
+    inputs: Inputs = None,
+    format_: Annotated[str, typer.Option("--format", help="json, egg, dot or svg.")] = "json",
+    output: Annotated[
+        Path | None, typer.Option("-o", help="The file to write (standard output if absent).")
+    ] = None,
+    numerics: Numerics = "default",
+) -> None:
+    """Write the saturated e-graph of every region."""
+    if format_ not in FORMATS:
+        raise RequestError(f"unknown format {format_}; formats are {', '.join(FORMATS)}")
+    _, compiled = started(program, code, inputs, options_of(numerics))
+    text = "\n".join(FORMATS[format_](r.graph) for r in choose_forms(compiled).regions)
+    if output is None:
+        typer.echo(text)
+    else:
+        output.write_text(text)
+
+
+@app.command()
+def schedules(
+    program: Program = None,
+    code: Code = None,
+    inputs: Inputs = None,
+    numerics: Numerics = "default",
+    target: Target = "sm_90a",
+    json_: Json = False,
+) -> None:
+    """List the schedule space of every kernel of the chosen form, the default first."""
+    options = options_of(numerics, target)
+    _, compiled = started(program, code, inputs, options)
+    compile_kernels(choose_forms(compiled))
+    rows = []
+    for k in compiled.kernels:
+        known = space(k.canonical.kernel, k.tile.buffers, k.canonical.axes, options.machine())
+        rows.append({"kernel": k.name, "size": len(known.lines), "lines": [str(line) for line in known.lines]})
+    if json_:
+        return emit_json({"program": compiled.captured.program.name, "kernels": rows})
+    for row in rows:
+        typer.echo(f"{row['kernel']}: {row['size']} schedules\n  " + "\n  ".join(row["lines"]))
+    return None
+
+
+@app.command()
+def run(
+    program: Program = None,
+    code: Code = None,
+    inputs: Inputs = None,
+    on: Annotated[str, typer.Option(help="Where to run: cuda or cpu.")] = "cuda",
+    form: FormNumber = None,
+    schedule: ScheduleLine = None,
+    numerics: Numerics = "default",
+    json_: Json = False,
+) -> None:
+    """Run the emitted text and compare it with float64 and eager PyTorch."""
+    if on not in ("cuda", "cpu"):
+        raise RequestError(f"cannot run on {on}; it is cuda or cpu")
+    options = options_of(numerics, form=form, schedule=schedule)
+    if on == "cuda" and not torch.cuda.is_available():
+        raise RequestError("there is no CUDA device here; use --on cpu")
+    source, compiled = started(program, code, inputs, options)
+    compile_kernels(choose_forms(compiled))
+    verdict = check_compiled_on_cpu(compiled, source.fn, source.inputs)
+    if json_:
+        emit_json(verdict.json())
+    else:
+        outcome = "ok" if verdict.ok else f"wrong: {verdict.reason}"
+        typer.echo(
+            f"{outcome}; error {verdict.max_rel_err:.3g}, eager {verdict.eager_rel_err:.3g} (against float64)"
+        )
+        for note in verdict.notes:
+            typer.echo(note)
+    raise typer.Exit(0 if verdict.ok else 1)
+
+
+@app.command()
+def laws(name: Annotated[str | None, typer.Argument(show_default=False)] = None) -> None:
+    """List the laws of the e-graph, or show one."""
+    if name is not None and name not in LAWS:
+        raise RequestError(f"no law is named {name}; see eggtile laws")
+    table = Table("law", "family", "class", "statement")
+    for law in LAWS.values():
+        if name in (None, law.name):
+            table.add_row(law.name, law.family, law.class_, law.sentence)
+    rich.print(table)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine lacks and how to get it."""
+    table = Table("part", "state", "what to do")
+    for row in diagnose():
+        table.add_row(row.part, row.state, row.remedy)
+    rich.print(table)
+
+
+def main() -> None:
+    """Entry point: refusals are one sentence and exit code 2."""
+    try:
+        app()
+    except REFUSALS as e:
+        typer.echo(f"eggtile: {e}", err=True)
+        sys.exit(2)

@@ -1,0 +1,45 @@
+"""What of the tool chain is here, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+from dataclasses import dataclass
+
+import torch
+
+NEEDED = ("egglog", "numpy", "scipy", "networkx", "nvidia-cuda-nvrtc", "cuda-bindings", "rich", "typer")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One part of the tool chain: its state, and what to do about it."""
+
+    part: str
+    state: str
+    remedy: str = ""
+
+
+def diagnose() -> list[Finding]:
+    """One finding per part, in the order in which a program needs them."""
+    found = [Finding("torch", torch.__version__)]
+    found += [_package(name, f"pip install {name}") for name in NEEDED]
+    compiler = shutil.which("g++")
+    found.append(Finding("g++ (run --on cpu)", compiler or "missing", "" if compiler else "install g++"))
+    sass = next((p for p in (shutil.which("cuobjdump"), shutil.which("nvdisasm")) if p), None)
+    found.append(
+        Finding("disassembler (--ir sass)", sass or "missing", "" if sass else "pip install nvidia-cuda-nvdisasm")
+    )
+    if torch.cuda.is_available():
+        found.append(Finding("GPU", torch.cuda.get_device_name()))
+        found.append(_package("cupy-cuda13x", "pip install 'eggtile[gpu]'"))
+    else:
+        found.append(Finding("GPU", "none", "timing needs one; all else works without"))
+    return found
+
+
+def _package(name: str, remedy: str) -> Finding:
+    try:
+        return Finding(name, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, "missing", remedy)

@@ -1,0 +1,129 @@
+"""The equivalent forms of a program, as data: costs, kernels, sweeps, laws and errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from egraph.graph import EGraph
+from egraph.laws import LAWS
+from extract.cost import kernel_cost, sweeps
+from extract.key import canonical
+from ir.loop_interp import run_form, run_loop
+
+from eggtile.pipeline import Compiled, Region
+from ir.dtype import Array, is_float, numpy_type
+from ir.loop import Form, KernelForm, LoopProgram
+from ir.machine import Machine
+
+CLASSES = ("exact", "finite", "reassociating", "rounding", "approximate")
+CHECK_POINTS = 1 << 20
+"""Programs whose largest buffer has more elements are checked at reduced extents elsewhere, not here."""
+
+
+def report(compiled: Compiled, with_errors: bool = True) -> dict[str, Any]:
+    """The object that `explore --json` prints (one region), or a list of such objects under `regions`."""
+    parts = [region_report(r, compiled.options.machine(), with_errors) for r in compiled.regions]
+    head: dict[str, Any] = {"program": compiled.captured.program.name, "numerics": compiled.options.numerics}
+    head |= parts[0] if len(parts) == 1 else {"regions": parts}
+    return head | {"notes": list(compiled.captured.program.notes), "times": dict(compiled.clock.seconds)}
+
+
+def region_report(region: Region, machine: Machine, with_errors: bool) -> dict[str, Any]:
+    """E-graph figures and forms of one region; the form as written comes last unless it is among the found."""
+    listed = [*region.forms, region.default]
+    errors = form_errors(region.program, listed) if with_errors else [None] * len(listed)
+    rows = [form_row(i, f, region, machine, e) for i, (f, e) in enumerate(zip(listed, errors, strict=True))]
+    return {"egraph": egraph_row(region.graph), "forms": rows}
+
+
+def egraph_row(graph: EGraph) -> dict[str, Any]:
+    """Size of the saturated e-graph and what every phase did."""
+    return {
+        "classes": len(graph.classes),
+        "nodes": sum(len(nodes) for nodes in graph.classes.values()),
+        "stop": graph.report.stop,
+        "phases": [vars(p) for p in graph.report.phases],
+        "laws": [vars(law) for law in graph.report.laws if law.matches],
+    }
+
+
+def form_row(number: int, form: Form, region: Region, machine: Machine, error: float | None) -> dict[str, Any]:
+    """One form; `class` is the weakest class among the laws on its chain."""
+    kernels = [kernel_row(k, form, machine) for k in form.kernels]
+    used = [LAWS[name].class_ for name in form.laws if name in LAWS]
+    return {
+        "id": number,
+        "cost_us": form.cost_us,
+        "measured_us": None,
+        "default": form is region.default,
+        "chosen": form is region.chosen,
+        "kernels": kernels,
+        "flops": sum(k["flops"] for k in kernels),
+        "bytes": sum(k["bytes"] for k in kernels),
+        "laws": list(form.laws),
+        "class": max(used, key=CLASSES.index, default="exact"),
+        "max_rel_err": error,
+    }
+
+
+def kernel_row(kernel: KernelForm, form: Form, machine: Machine) -> dict[str, Any]:
+    """One kernel: its key, axes, sweeps, states and work."""
+    cost = kernel_cost(kernel, form, machine)
+    known = canonical(kernel, form)
+    used = sorted(frozenset[str]().union(*(p.axes for p in kernel.parts)) | set(cost.sweeps))
+    return {
+        "name": kernel.name,
+        "key": known.key,
+        "axes": {a: form.axes[a] for a in used},
+        "free": sorted({a for p in kernel.parts for a in p.axes}),
+        "sweeps": dict(sweeps(kernel)),
+        "states": cost.states,
+        "flops": cost.flops,
+        "bytes": cost.bytes,
+        "launches": 1,
+        "cost_us": cost.us,
+    }
+
+
+def form_errors(program: LoopProgram, forms: list[Form]) -> list[float | None]:
+    """Every form's error in float64 against the program as written, on seeded inputs; None where it is too large."""
+    if max((b.size for b in program.buffers), default=0) > CHECK_POINTS:
+        return [None] * len(forms)
+    inputs = seeded_inputs(program)
+    right = run_loop(program, inputs, exact=True)
+    return [
+        max((_error(run_form(f, inputs, exact=True)[n], y) for n, y in right.items()), default=0.0) for f in forms
+    ]
+
+
+def seeded_inputs(program: LoopProgram, seed: int = 0) -> Mapping[str, Array]:
+    """Values for every input buffer: standard normal floats, integers in 0..7, random bools."""
+    rng = np.random.default_rng(seed)
+    values: dict[str, Array] = {}
+    for b in program.buffers:
+        if b.role != "input":
+            continue
+        if is_float(b.dtype):
+            values[b.name] = rng.standard_normal(b.shape).astype(numpy_type(b.dtype))
+        elif b.dtype == "bool":
+            values[b.name] = rng.random(b.shape) < 0.5
+        else:
+            values[b.name] = rng.integers(0, 8, b.shape).astype(numpy_type(b.dtype))
+    return values
+
+
+def _error(got: Array, right: Array) -> float:
+    if right.size == 0:
+        return 0.0
+    if right.dtype.kind != "f":
+        return 0.0 if np.array_equal(got, right) else math.inf
+    finite = np.isfinite(right)
+    if not np.array_equal(np.nan_to_num(got[~finite], nan=0.5), np.nan_to_num(right[~finite], nan=0.5)):
+        return math.inf
+    if not finite.any():
+        return 0.0
+    worst = float(np.abs(got[finite] - right[finite]).max())
+    return worst / (float(np.abs(right[finite]).max()) or 1.0)

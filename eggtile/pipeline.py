@@ -1,0 +1,219 @@
+"""The whole way once: a captured program to regions, e-graphs, forms, scheduled kernels and CUDA text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from codegen.emit import emit
+from codegen.lower import lower_tile
+from egraph.graph import EGraph
+from egraph.saturate import saturate
+from extract.forms import default_form, forms
+from extract.key import Canonical, canonical
+from extract.spaces import default_schedule, space
+from extract.tiling import tile_program
+from ir.lower import CallStep, Lowered, lower
+
+from eggtile.capture import Captured, capture
+from eggtile.clock import Clock
+from ir.dtype import DTYPES
+from ir.kernel import KernelProgram
+from ir.loop import Buffer, Form, KernelForm, LoopProgram
+from ir.machine import MACHINES, Machine
+from ir.node import IRError
+from ir.schedule import Schedule
+from ir.tile import TileProgram
+
+Observer = Callable[[str, str, str], None]
+"""Called with a pass' name, the text before it and the text after it."""
+
+
+class RequestError(Exception):
+    """A request that cannot be met as asked; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chose: numerics class, target, number of forms, the form's number, laws left out, a schedule line."""
+
+    numerics: str = "default"
+    target: str = "sm_90a"
+    k: int = 1
+    form: int | None = None
+    without: tuple[str, ...] = ()
+    schedule: str | None = None
+
+    def machine(self) -> Machine:
+        """The machine of the target; an unknown target is refused with the known ones."""
+        if self.target not in MACHINES:
+            raise RequestError(f"unknown target {self.target}; targets are {', '.join(MACHINES)}")
+        return MACHINES[self.target]
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """One kernel of a form, scheduled and written: `arguments` names the form's buffers in parameter order."""
+
+    name: str
+    form: KernelForm
+    canonical: Canonical
+    schedule: Schedule
+    fallback: bool
+    tile: TileProgram
+    kernel: KernelProgram
+    text: str
+    arguments: tuple[str, ...]
+
+
+@dataclass
+class Region:
+    """A stretch of the program without calls: its e-graph, its forms, and the chosen one's kernels."""
+
+    program: LoopProgram
+    graph: EGraph
+    default: Form
+    forms: list[Form]
+    chosen: Form
+    kernels: list[CompiledKernel] = field(default_factory=list)
+
+
+@dataclass
+class Compiled:
+    """A program on its way to a machine; stages fill it in order."""
+
+    captured: Captured
+    lowered: Lowered
+    options: Options
+    clock: Clock
+    steps: list[Region | CallStep] = field(default_factory=list)
+
+    @property
+    def regions(self) -> list[Region]:
+        """The steps that are regions."""
+        return [s for s in self.steps if isinstance(s, Region)]
+
+    @property
+    def kernels(self) -> list[CompiledKernel]:
+        """All kernels of all regions, in order."""
+        return [k for r in self.regions for k in r.kernels]
+
+    @property
+    def text(self) -> str:
+        """The CUDA text of the whole program, each distinct kernel once."""
+        return "\n".join(dict.fromkeys(k.text for k in self.kernels))
+
+
+def capture_and_lower(
+    fn: Callable[..., object] | torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    name: str,
+    options: Options,
+    clock: Clock | None = None,
+) -> Compiled:
+    """Capture the program and lower it to regions of Loop IR."""
+    clock = clock or Clock()
+    with clock.span("capture"):
+        captured = capture(fn, inputs, name)
+    with clock.span("lower"):
+        lowered = lower(captured.program)
+    return Compiled(captured, lowered, options, clock)
+
+
+def choose_forms(compiled: Compiled) -> Compiled:
+    """Saturate and extract every region; the form with the user's number, or else the cheapest, is chosen."""
+    options = compiled.options
+    machine = options.machine()
+    for step in compiled.lowered.steps:
+        if isinstance(step, CallStep):
+            compiled.steps.append(step)
+            continue
+        with compiled.clock.span("saturate"):
+            graph = saturate(step, numerics=options.numerics, without=options.without)
+        with compiled.clock.span("extract"):
+            default = default_form(step, machine)
+            found = forms(graph, machine, k=max(options.k, (options.form or 0) + 1))
+        compiled.steps.append(Region(step, graph, default, found, pick(found, default, options)))
+    return compiled
+
+
+def pick(found: list[Form], default: Form, options: Options) -> Form:
+    """The form of the user's number, or the cheapest; the default form where it is at least as cheap."""
+    if options.form is not None:
+        if options.form >= len(found):
+            raise RequestError(f"there is no form {options.form}; this program has {len(found)} (numbered from 0)")
+        return found[options.form]
+    best = found[0]
+    return default if default.cost_us < best.cost_us else best
+
+
+def compile_kernels(compiled: Compiled, observe: Observer | None = None) -> Compiled:
+    """Schedule every kernel of the chosen forms and write its CUDA text."""
+    seen: dict[tuple[str, str], CompiledKernel] = {}
+    for region in compiled.regions:
+        region.kernels = [
+            compile_kernel(kernel, region.chosen, compiled.options, compiled.clock, seen, observe)
+            for kernel in region.chosen.kernels
+        ]
+    return compiled
+
+
+def compile_kernel(
+    kernel: KernelForm,
+    form: Form,
+    options: Options,
+    clock: Clock,
+    seen: dict[tuple[str, str], CompiledKernel],
+    observe: Observer | None,
+) -> CompiledKernel:
+    """Canonicalise, schedule, tile, lower and emit one kernel; a kernel with a known key is not written twice."""
+    machine = options.machine()
+    with clock.span("schedule"):
+        known = canonical(kernel, form)
+        buffers = tuple(at_pointer(b) for b in known.buffers)
+        line = choose_schedule(known, buffers, options, machine)
+    arguments = tuple(known.names[b.name] for b in buffers)
+    key = (known.key, str(line))
+    if key in seen:
+        return replace(seen[key], form=kernel, arguments=arguments)
+    with clock.span("schedule"):
+        tile = tile_program(known.kernel, buffers, known.axes, line)
+    with clock.span("passes"):
+        program = lower_tile(tile, machine, observe)
+    with clock.span("emit"):
+        text = emit(program)
+    fallback = line.get("WORK").startswith("points")
+    seen[key] = CompiledKernel(program.name, kernel, known, line, fallback, tile, program, text, arguments)
+    return seen[key]
+
+
+def choose_schedule(known: Canonical, buffers: Sequence[Buffer], options: Options, machine: Machine) -> Schedule:
+    """The user's line where it is legal for the kernel, or else the model's first choice."""
+    if options.schedule is None:
+        return default_schedule(known.kernel, buffers, known.axes, machine)
+    try:
+        return space(known.kernel, buffers, known.axes, machine).check(options.schedule)
+    except IRError as e:
+        raise RequestError(str(e)) from None
+
+
+def at_pointer(buffer: Buffer) -> Buffer:
+    """The buffer as a kernel's parameter: the pointer stands at its first element, so only alignment keeps the offset."""
+    if not buffer.offset:
+        return buffer
+    offset_bytes = buffer.offset * DTYPES[buffer.dtype].bytes
+    return replace(buffer, offset=0, alignment=min(buffer.alignment, offset_bytes & -offset_bytes))
+
+
+def compile_program(
+    fn: Callable[..., object] | torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    name: str = "program",
+    options: Options | None = None,
+    clock: Clock | None = None,
+    observe: Observer | None = None,
+) -> Compiled:
+    """The whole way from a PyTorch program to CUDA text."""
+    compiled = capture_and_lower(fn, inputs, name, options or Options(), clock)
+    return compile_kernels(choose_forms(compiled), observe)

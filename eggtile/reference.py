@@ -1,0 +1,113 @@
+"""Reference values in float64: the program itself, run by PyTorch with every floating type replaced by float64."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from ir.dtype import DTYPES
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
+DTYPE_NAMES: dict[torch.dtype, str] = {
+    torch.bool: "bool", torch.uint8: "u8", torch.int8: "i8", torch.int16: "i16", torch.int32: "i32",
+    torch.int64: "i64", torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64",
+}  # fmt: skip
+
+
+class _InDouble(TorchFunctionMode):
+    """Replaces floating dtypes in every call by float64, casts included."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func in _CASTS:
+            return args[0].double()
+        wide = [torch.float64 if a in FLOATS else a for a in args] if not _is_container(args) else list(args)
+        named = {
+            k: torch.float64 if isinstance(v, torch.dtype) and v in FLOATS else v for k, v in (kwargs or {}).items()
+        }
+        out = func(*wide, **named)
+        if isinstance(out, torch.Tensor) and out.dtype in FLOATS:
+            return out.double()
+        return out
+
+
+def _is_container(args: Sequence[Any]) -> bool:
+    return not any(isinstance(a, torch.dtype) for a in args)
+
+
+def widened(value: Any) -> Any:
+    """A private copy of a tensor or module in float64 (integers and bools are copied as they are)."""
+    if isinstance(value, torch.Tensor):
+        copied = value.detach().clone(memory_format=torch.preserve_format)
+        return copied.double() if value.dtype in FLOATS else copied
+    if isinstance(value, torch.nn.Module):
+        return copy.deepcopy(value).double()
+    return value
+
+
+def run_in_float64(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The program's outputs in float64, then its inputs as it leaves them."""
+    private = [widened(t) for t in inputs]
+    with torch.no_grad(), _InDouble():
+        out = (widened(fn) if isinstance(fn, torch.nn.Module) else fn)(*private)
+    return [*flat_tensors(out), *private]
+
+
+def run_eager(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The program's outputs as PyTorch computes them, then its inputs as it leaves them (on private copies)."""
+    private = [private_copy(t) for t in inputs]
+    with torch.no_grad():
+        out = fn(*private)
+    return [*flat_tensors(out), *private]
+
+
+def private_copy(t: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, offset and overlaps, on storage of its own."""
+    base = torch.empty(0, dtype=t.dtype, device=t.device).set_(t.untyped_storage().clone())
+    return base.as_strided(t.shape, t.stride(), t.storage_offset())
+
+
+def flat_tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in a nested result, in order."""
+    return [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
+
+
+def relative_error(y: torch.Tensor, y64: torch.Tensor) -> float:
+    """max|y - y64| / max|y64| (absolute where that is 0); NaN and inf must stand in the same places, else inf."""
+    if y.shape != y64.shape:
+        return math.inf
+    if y.numel() == 0:
+        return 0.0
+    if not y.dtype.is_floating_point:
+        return 0.0 if torch.equal(y.to(y64.dtype), y64) else math.inf
+    a, b = y.double(), y64.double()
+    odd = ~torch.isfinite(b)
+    limit = torch.finfo(y.dtype).max
+    overflow = odd | (b.abs() > limit)  # beyond the range of the output's type, infinity is right
+    b = torch.where(b.abs() > limit, torch.sign(b) * math.inf, b)
+    if not torch.equal(torch.nan_to_num(a[overflow], nan=0.5), torch.nan_to_num(b[overflow], nan=0.5)):
+        return math.inf
+    a, b = a[~overflow], b[~overflow]
+    if a.numel() == 0:
+        return 0.0
+    difference = float((a - b).abs().max())
+    if math.isnan(difference):
+        return math.inf
+    return difference / (float(b.abs().max()) or 1.0)
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Half the distance from 1 to the next value of the type; 0 for integers."""
+    return DTYPES[DTYPE_NAMES[dtype]].unit_roundoff

@@ -1,0 +1,112 @@
+"""Every level of a compiled program as text, and the way of a kernel through the passes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from codegen.compile import compile_text
+from codegen.disassemble import to_sass
+from egraph.dump import to_text
+from ir.kernel_text import show_kernel
+from ir.loop_text import show_form, show_loop
+from ir.tensor_text import show_tensor
+from ir.tile_text import show_tile
+
+from eggtile.pipeline import Compiled, Region, RequestError
+
+
+def _each(compiled: Compiled, show: Callable[[Region], str]) -> str:
+    return "\n\n".join(show(r) for r in compiled.regions)
+
+
+def _binaries(compiled: Compiled, show: Callable[[str], str]) -> str:
+    return "\n\n".join(dict.fromkeys(show(k.text) for k in compiled.kernels))
+
+
+def _kernels(compiled: Compiled, show: Callable[[object], str], what: str) -> str:
+    return "\n\n".join(dict.fromkeys(show(getattr(k, what)) for k in compiled.kernels))
+
+
+LEVELS: dict[str, Callable[[Compiled], str]] = {
+    "torch": lambda c: c.captured.graph_text,
+    "tensor": lambda c: show_tensor(c.captured.program),
+    "loop": lambda c: _each(c, lambda r: show_loop(r.program)),
+    "egraph": lambda c: _each(c, lambda r: to_text(r.graph)),
+    "form": lambda c: _each(c, lambda r: show_form(r.chosen)),
+    "tile": lambda c: "\n\n".join(dict.fromkeys(show_tile(k.tile) for k in c.kernels)),
+    "kernel": lambda c: "\n\n".join(dict.fromkeys(show_kernel(k.kernel) for k in c.kernels)),
+    "cuda": lambda c: c.text,
+    "ptx": lambda c: _binaries(c, lambda text: compile_text(text, c.options.target).ptx),
+    "sass": lambda c: _binaries(c, lambda text: to_sass(compile_text(text, c.options.target).cubin)),
+}
+EARLY = ("torch", "tensor", "loop")
+"""Levels that need no e-graph."""
+
+
+def show_level(compiled: Compiled, level: str) -> str:
+    """The text of one level; an unknown one is refused with the known ones."""
+    if level not in LEVELS:
+        raise RequestError(f"unknown level {level}; levels are {', '.join(LEVELS)}")
+    return LEVELS[level](compiled)
+
+
+def dump_levels(compiled: Compiled, folder: Path, passes: PassLog) -> list[Path]:
+    """Write every level that needs no compiler to numbered files, and the state after every pass."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {level: show_level(compiled, level) for level in LEVELS if level not in ("ptx", "sass")}
+    written = []
+    for number, (level, text) in enumerate(texts.items()):
+        written.append(folder / f"{number:02}_{level}.txt")
+        written[-1].write_text(text + "\n")
+    for number, step in enumerate(passes.steps):
+        written.append(folder / f"passes_{number:02}_{step.name}.txt")
+        written[-1].write_text(step.after + "\n")
+    return written
+
+
+@dataclass(frozen=True)
+class PassStep:
+    """One pass over one kernel: its name, the text before and after it."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass
+class PassLog:
+    """Collects what every pass did; an instance is the observer of `lower_tile`."""
+
+    steps: list[PassStep] = field(default_factory=list)
+
+    def __call__(self, name: str, before: str, after: str) -> None:
+        self.steps.append(PassStep(name, before, after))
+
+    def check(self, name: str) -> None:
+        """Refuse the name of a pass that did not run."""
+        names = list(dict.fromkeys(s.name for s in self.steps))
+        if name != "all" and name not in names:
+            raise RequestError(f"no pass is named {name}; passes are {', '.join(names)}")
+
+    def text(self, name: str, before: bool) -> str:
+        """The state before or after the pass `name` (or every pass: all)."""
+        self.check(name)
+        chosen = [s for s in self.steps if name in ("all", s.name)]
+        when = "before" if before else "after"
+        return "\n\n".join(f"// {when} {s.name}\n{s.before if before else s.after}" for s in chosen)
+
+    def diff(self) -> str:
+        """All changes in order; every changed line starts with the name of its pass."""
+        lines: list[str] = []
+        width = max((len(s.name) for s in self.steps), default=0)
+        for step in self.steps:
+            changes = difflib.unified_diff(step.before.splitlines(), step.after.splitlines(), lineterm="", n=0)
+            lines += [
+                f"{step.name:<{width}} {line}"
+                for line in changes
+                if line[:1] in "+-" and not line.startswith(("+++", "---"))
+            ]
+        return "\n".join(lines)
