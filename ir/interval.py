@@ -1,0 +1,209 @@
+"""Integer interval analysis of terms: ranges, affine forms, decided predicates, and steps along one axis.
+
+Every integer or bool term has an interval inside its type's range; arithmetic that may wrap gives the whole range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ir import term as T
+from ir.dtype import DTYPES, DType, is_float
+from ir.node import postorder
+from ir.term import Term
+
+Interval = tuple[int, int]
+
+
+def type_range(dtype: DType) -> Interval:
+    """All values of an integer or bool type."""
+    info = DTYPES[dtype]
+    if info.kind in ("bool", "uint"):
+        return 0, 1 if info.kind == "bool" else (1 << 8 * info.bytes) - 1
+    half = 1 << (8 * info.bytes - 1)
+    return -half, half - 1
+
+
+def inside(inner: Interval, outer: Interval) -> bool:
+    """Whether every value of `inner` lies in `outer`."""
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """constant + sum of coefficient * atom, exact in the integers."""
+
+    coefficients: Mapping[Term, int]
+    constant: int
+
+    def plus(self, other: Affine, factor: int = 1) -> Affine:
+        """self + factor * other."""
+        out = dict(self.coefficients)
+        for atom, c in other.coefficients.items():
+            out[atom] = out.get(atom, 0) + factor * c
+        return Affine({a: c for a, c in out.items() if c}, self.constant + factor * other.constant)
+
+    def scaled(self, factor: int) -> Affine:
+        """factor * self."""
+        return Affine({}, 0).plus(self, factor)
+
+
+class Ranges:
+    """Intervals of terms, given those of leaves (Index or Var terms); a leaf without one has its type's range."""
+
+    def __init__(self, leaves: Mapping[Term, Interval]) -> None:
+        self.leaves = leaves
+        self.memo: dict[Term, Interval] = {}
+
+    def of(self, t: Term) -> Interval:
+        """The interval of an integer or bool term."""
+        if t not in self.memo:
+            for s in postorder(t):
+                if s not in self.memo and not is_float(s.dtype) and s.dtype != "any":
+                    whole = type_range(s.dtype)
+                    found = self._node(s)
+                    self.memo[s] = whole if found is None or not inside(found, whole) else found
+        return self.memo[t]
+
+    def _node(self, t: Term) -> Interval | None:
+        match t:
+            case T.Const():
+                return int(t.value), int(t.value)
+            case T.Index() | T.Var():
+                return self.leaves.get(t)
+            case T.Round(_, _, x) if not is_float(x.dtype) and x.dtype != "any":
+                return (0, 1) if t.type == "bool" else self.memo[x]
+            case T.Unary("neg", x) if t.dtype != "bool":
+                return -self.memo[x][1], -self.memo[x][0]
+            case T.Unary("not", x) if x.dtype == "bool":
+                return 1 - self.memo[x][1], 1 - self.memo[x][0]
+            case T.Select(p, x, y):
+                if (known := self.decide(p)) is not None:
+                    return self.memo[x if known else y]
+                return min(self.memo[x][0], self.memo[y][0]), max(self.memo[x][1], self.memo[y][1])
+            case T.Binary(_, x, _) if not is_float(x.dtype) and x.dtype != "any":
+                return self._binary(t)
+        return None
+
+    def _binary(self, t: T.Binary) -> Interval | None:
+        (a, b), (c, d) = self.memo[t.x], self.memo[t.y]
+        match t.op:
+            case "add":
+                return a + c, b + d
+            case "mul":
+                corners = (a * c, a * d, b * c, b * d)
+                return min(corners), max(corners)
+            case "max":
+                return max(a, c), max(b, d)
+            case "min":
+                return min(a, c), min(b, d)
+            case "floordiv" | "truncdiv" if c > 0 and (a >= 0 or t.op == "floordiv"):
+                corners = (a // c, a // d, b // c, b // d)
+                return min(corners), max(corners)
+            case "mod" | "fmod" if c > 0 and (a >= 0 or t.op == "mod"):
+                return (a, b) if a >= 0 and b < c else (0, min(d - 1, b) if a >= 0 else d - 1)
+            case "and" | "or" | "xor" if t.dtype == "bool":
+                low, high = {"and": (min(a, c), min(b, d)), "or": (max(a, c), max(b, d)), "xor": (0, 1)}[t.op]
+                return low, high
+            case "and" if a >= 0 and c >= 0:
+                return 0, min(b, d)
+            case "shr" if a >= 0 and c >= 0:
+                return a >> min(d, 63), b >> c
+            case "shl" if a >= 0 and 0 <= c <= d < 63:
+                return a << c, b << d
+            case "lt" | "le" | "eq" | "ne":
+                known = self._compared(t)
+                return None if known is None else (int(known), int(known))
+        return None
+
+    def _compared(self, t: T.Binary) -> bool | None:
+        low, high = self.span(self.affine(t.y).plus(self.affine(t.x), -1))
+        match t.op:
+            case "lt" | "le":
+                least = 1 if t.op == "lt" else 0
+                return True if low >= least else False if high < least else None
+            case _:
+                equal = True if low == high == 0 else False if low > 0 or high < 0 else None
+                return equal if equal is None or t.op == "eq" else not equal
+
+    def decide(self, pred: Term) -> bool | None:
+        """Whether a bool term is true everywhere (True), nowhere (False), or neither is proved (None)."""
+        low, high = self.of(pred)
+        return bool(low) if low == high else None
+
+    def span(self, form: Affine) -> Interval:
+        """The interval of an affine form."""
+        low = high = form.constant
+        for atom, c in form.coefficients.items():
+            a, b = self.of(atom)
+            low, high = low + min(c * a, c * b), high + max(c * a, c * b)
+        return low, high
+
+    def affine(self, t: Term) -> Affine:
+        """The affine form of an integer term; a subterm that may wrap or is not affine is an atom."""
+        exact = self._exact(t)
+        match t:
+            case T.Const():
+                return Affine({}, int(t.value))
+            case T.Unary("neg", x) if exact:
+                return self.affine(x).scaled(-1)
+            case T.Round(_, _, x) if exact:
+                return self.affine(x)
+            case T.Binary("add", x, y) if exact:
+                return self.affine(x).plus(self.affine(y))
+            case T.Binary("mul", x, T.Const() as c) | T.Binary("mul", T.Const() as c, x) if exact:
+                return self.affine(x).scaled(int(c.value))
+        return Affine({t: 1}, 0)
+
+    def _exact(self, t: Term) -> bool:
+        """Whether the node's integer arithmetic cannot wrap."""
+        if t.dtype == "bool" or any(is_float(k.dtype) or k.dtype in ("any", "bool") for k in t.terms):
+            return False
+        self.of(t)
+        found = self._node(t)
+        return found is not None and inside(found, type_range(t.dtype))
+
+
+def run_along(t: Term, axis: str, width: int) -> tuple[int, int] | None:
+    """(step, divisor) where t at coordinate width*u + e of `axis` is base + step*e for 0 <= e < width, base a multiple.
+
+    None where t is not such a run. A divisor of 0 means that the base is 0.
+    """
+    match t:
+        case T.Index(a) if a == axis:
+            return 1, width
+        case T.Const():
+            return 0, abs(int(t.value))
+        case T.Unary("neg", x) if (run := run_along(x, axis, width)) is not None:
+            return -run[0], run[1]
+        case T.Round(_, _, x) if not is_float(x.dtype):
+            return run_along(x, axis, width)
+        case T.Binary(op, x, y) if op in ("add", "mul", "floordiv", "mod"):
+            left, right = run_along(x, axis, width), run_along(y, axis, width)
+            if left is not None and right is not None:
+                return _run_of(op, left, right, width, t)
+    return (0, 1) if axis not in t.free else None
+
+
+def _run_of(
+    op: str, left: tuple[int, int], right: tuple[int, int], width: int, t: T.Binary
+) -> tuple[int, int] | None:
+    (la, ga), (lb, gb) = left, right
+    if op == "add":
+        return la + lb, math.gcd(ga, gb)
+    if op == "mul":
+        for (step, divisor), factor in ((left, t.y), (right, t.x)):
+            if isinstance(factor, T.Const):
+                return step * int(factor.value), divisor * abs(int(factor.value))
+        return (0, ga * gb) if la == lb == 0 else None
+    if not isinstance(t.y, T.Const) or t.y.value <= 0:
+        return (0, 1) if la == lb == 0 else None
+    m = int(t.y.value)
+    common = math.gcd(ga, m)
+    if la and not (la > 0 and la * (width - 1) < common):
+        return None
+    if op == "mod":
+        return la, common
+    return 0, ga // m if ga % m == 0 else 1

@@ -1,0 +1,114 @@
+"""The layout algebra: which thread and register of a block hold which element of a tile over named axes.
+
+A layout is two lists of modes, fastest first: digits of the linear thread index and of the linear register index. A
+mode of `size` digits moves `stride` elements along `axis`; without an axis its digits are replicas, or, with a monoid,
+partial results whose product is the element. Sub-tiles are projections; layouts are equal when their normal forms are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ir.node import IRError
+
+LANES = 32
+
+
+@dataclass(frozen=True)
+class Mode:
+    """`size` digits that move `stride` elements along `axis`; no axis: replicas, or partial results of `monoid`."""
+
+    size: int
+    axis: str | None = None
+    stride: int = 0
+    monoid: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.size}:{self.axis}*{self.stride}" if self.axis else f"{self.size}:{self.monoid or '_'}"
+
+
+def normal(modes: Iterable[Mode]) -> tuple[Mode, ...]:
+    """Neighbours that continue each other merged, modes of size 1 dropped."""
+    out: list[Mode] = []
+    for m in modes:
+        if m.size == 1:
+            continue
+        last = out[-1] if out else None
+        if last and (last.axis, last.monoid) == (m.axis, m.monoid) and last.size * last.stride == m.stride:
+            out[-1] = replace(last, size=last.size * m.size)
+        else:
+            out.append(m)
+    return tuple(out)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Thread modes and register modes, fastest first."""
+
+    thread: tuple[Mode, ...]
+    register: tuple[Mode, ...]
+
+    def __str__(self) -> str:
+        return f"thread({', '.join(map(str, self.thread))}) register({', '.join(map(str, self.register))})"
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that the layout covers."""
+        return math.prod(m.size for m in self.thread)
+
+    @property
+    def registers(self) -> int:
+        """Number of elements a thread holds."""
+        return math.prod(m.size for m in self.register)
+
+    def normal(self) -> Layout:
+        """The normal form: equal layouts have equal normal forms."""
+        return Layout(normal(self.thread), normal(self.register))
+
+    def same(self, other: Layout) -> bool:
+        """Whether both place every element in the same threads and registers."""
+        return self.normal() == other.normal()
+
+    def project(self, axes: Iterable[str], monoid: str | None = None) -> Layout:
+        """The layout of the sub-tile over `axes`: thread modes of other axes replicate (or are partial), registers drop."""
+        kept = set(axes)
+        thread = tuple(m if m.axis is None or m.axis in kept else Mode(m.size, monoid=monoid) for m in self.thread)
+        return Layout(thread, tuple(m for m in self.register if m.axis in kept))
+
+    def cover(self, axis: str) -> int:
+        """Number of positions of `axis` that the layout has places for."""
+        return math.prod(m.size for m in (*self.thread, *self.register) if m.axis == axis)
+
+    def digits(self, axes: Iterable[str]) -> tuple[tuple[int, int, Mode], ...]:
+        """(threads before the mode, size, mode) for each thread mode along one of `axes`, cut at the border of warps."""
+        wanted, before, out = set(axes), 1, []
+        for m in self.thread:
+            if m.axis in wanted:
+                lanes = math.gcd(m.size, max(1, LANES // before)) if before < LANES else 1
+                if before < LANES and lanes * before < LANES and lanes < m.size:
+                    raise IRError(f"layout: {m.size} threads along {m.axis} do not split into lanes and warps")
+                if lanes > 1:
+                    out.append((before, lanes, replace(m, size=lanes)))
+                if m.size > lanes:
+                    out.append((before * lanes, m.size // lanes, Mode(m.size // lanes, m.axis, m.stride * lanes)))
+            before *= m.size
+        return tuple(out)
+
+    def table(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Coordinates [threads, registers] of every axis, by enumeration."""
+        shape = (self.threads, self.registers)
+        out: dict[str, npt.NDArray[np.int64]] = {}
+        for modes, places in (
+            (self.thread, np.arange(shape[0])[:, None]),
+            (self.register, np.arange(shape[1])[None]),
+        ):
+            for m in modes:
+                if m.axis is not None:
+                    out[m.axis] = out.get(m.axis, np.zeros(shape, np.int64)) + places % m.size * m.stride
+                places = places // m.size
+        return out
