@@ -1,0 +1,137 @@
+"""The cheapest set of candidates that makes the roots: an integer program for HiGHS, and the k best by no-good cuts."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
+
+from extract.candidates import Candidate
+from extract.items import ExtractError
+
+TIE = 1e-6  # ties go to the earlier candidate
+Row = tuple[dict[int, float], float, float]
+
+
+@dataclass(frozen=True)
+class Cover:
+    """Candidates in an order in which each is made before it is read. `gap` is the proved relative distance to the best."""
+
+    picks: tuple[int, ...]
+    us: float
+    gap: float
+
+
+class CoverProblem:
+    """Rows of the integer program over the candidates of one region; `given` classes exist already."""
+
+    def __init__(self, candidates: Sequence[Candidate], roots: Sequence[int], given: frozenset[int]) -> None:
+        self.candidates, self.roots, self.given = candidates, sorted(set(roots)), given
+        self.makers: dict[int, list[int]] = defaultdict(list)
+        for i, c in enumerate(candidates):
+            for o in sorted(c.outs):
+                self.makers[o].append(i)
+        for r in self.roots:
+            if not self.makers[r]:
+                raise ExtractError(f"class {r} is a result, but none of {len(candidates)} candidates makes it")
+        self.rows: list[Row] = []
+        for o in sorted(self.makers):
+            wanted = 1.0 if o in self.roots else 0.0
+            self.rows.append((dict.fromkeys(self.makers[o], 1.0), wanted, 1.0))
+        self._reads()
+
+    def _reads(self) -> None:
+        """Who makes o by reading x needs x: summed over the makers of o, which is far tighter than a row a candidate."""
+        for o in sorted(self.makers):
+            read = {x for i in self.makers[o] for x in self.candidates[i].inputs}
+            for x in sorted(read - self.given):
+                row = dict.fromkeys(self.makers.get(x, ()), 1.0)
+                for i in self.makers[o]:
+                    if x in self.candidates[i].inputs:
+                        row[i] = row.get(i, 0.0) - 1.0
+                self.rows.append((row, 0.0, np.inf))
+
+    def covers(self, deadline: float) -> Iterator[Cover]:
+        """Covers from the cheapest on, until none is left or the time is up; the first is always given."""
+        first = True
+        while first or time.perf_counter() < deadline:
+            solved = self._solve(max(0.05, deadline - time.perf_counter()))
+            if solved is None:
+                if first:
+                    yield self.greedy()
+                return
+            on, gap = solved
+            order = self._order(on)
+            if order is None:
+                self._forbid(on)
+                continue
+            yield Cover(order, sum(self.candidates[i].us for i in on), gap)
+            first = False
+            self._forbid(on)
+
+    def _solve(self, limit_s: float) -> tuple[list[int], float] | None:
+        n = len(self.candidates)
+        values = [v for terms, _, _ in self.rows for v in terms.values()]
+        columns = [i for terms, _, _ in self.rows for i in terms]
+        starts = np.cumsum([0, *(len(terms) for terms, _, _ in self.rows)])
+        matrix = csr_array((values, columns, starts), shape=(len(self.rows), n))
+        low, high = [r[1] for r in self.rows], [r[2] for r in self.rows]
+        cost = np.array([c.us for c in self.candidates]) + TIE * np.arange(n) / n
+        result = milp(
+            cost,
+            constraints=LinearConstraint(matrix, low, high),
+            integrality=np.ones(n),
+            bounds=Bounds(0, 1),
+            options={"time_limit": limit_s, "mip_rel_gap": 0},
+        )
+        if result.x is None:
+            return None
+        return [i for i in range(n) if result.x[i] > 0.5], float(result.mip_gap)
+
+    def _forbid(self, on: Sequence[int]) -> None:
+        self.rows.append((dict.fromkeys(on, 1.0), -np.inf, len(on) - 1.0))
+
+    def _order(self, on: Sequence[int]) -> tuple[int, ...] | None:
+        """The candidates in dependency order; None where some wait on each other."""
+        have, todo, out = set(self.given), list(on), list[int]()
+        while todo:
+            ready = next((i for i in todo if self.candidates[i].inputs <= have), None)
+            if ready is None:
+                return None
+            out.append(ready)
+            have |= self.candidates[ready].outs
+            todo.remove(ready)
+        return tuple(out)
+
+    def greedy(self) -> Cover:
+        """A cover by the cheapest way to each class on its own; its gap is against the dearest single root."""
+        best: dict[int, tuple[float, int]] = {}
+        changed = True
+        while changed:
+            changed = False
+            for i, c in enumerate(self.candidates):
+                if all(x in best or x in self.given for x in c.inputs):
+                    us = c.us + sum(best[x][0] for x in c.inputs if x not in self.given)
+                    for o in c.outs:
+                        if o not in best or us < best[o][0] - 1e-9:
+                            best[o], changed = (us, i), True
+        missing = [r for r in self.roots if r not in best]
+        if missing:
+            raise ExtractError(f"class {missing[0]} is a result, but no acyclic set of candidates makes it")
+        on: set[int] = set()
+        stack = list(self.roots)
+        while stack:
+            x = stack.pop()
+            if x in best and x not in self.given and best[x][1] not in on:
+                on.add(best[x][1])
+                stack += self.candidates[best[x][1]].inputs
+        order = self._order(sorted(on))
+        if order is None:
+            raise ExtractError(f"the {len(on)} cheapest candidates of the classes wait on each other")
+        us = sum(self.candidates[i].us for i in on)
+        return Cover(order, us, 1.0)

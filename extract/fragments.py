@@ -1,0 +1,277 @@
+"""Fragments: the few best terms of every class down to buffers, as priority cuts choose them in technology mapping.
+
+A class is a choice node: an operand is its buffer, where it may be materialised, or one of its fragments. Within a
+kernel every class has one form. What is kept is bounded by two rankings: inputs paid in full, and inputs shared by
+all their readers (Mishchenko et al., Combinational and sequential mapping with priority cuts, 2007).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from egraph.graph import ENode
+from extract.cost import Pricing
+from extract.facts import buffers_read, contractions, levels, open_states, streams
+from extract.items import Scope, buffer_of, class_read
+from extract.work import EXPONENTIALS
+from ir import term as T
+from ir.loop import Part, Store
+from ir.machine import Machine
+from ir.node import postorder
+from ir.ops import BINARY
+from ir.term import Term
+
+Choice = Mapping[int, Term]
+NO_CHOICE: Choice = {}
+UNKNOWN_US = 1e3
+
+
+@dataclass(frozen=True)
+class Breadth:
+    """How many fragments are kept: per class and ranking, per set of inputs; how far from the best; leaves of one."""
+
+    per_class: int = 6
+    per_cut: int = 2
+    leaves: int = 10
+    product: int = 400
+    slack: float = 4.0
+
+
+class Fragments:
+    """The fragments of the classes of a scope, with their modelled times as kernels of their own."""
+
+    def __init__(self, scope: Scope, machine: Machine, breadth: Breadth) -> None:
+        self.scope, self.graph, self.breadth = scope, scope.graph, breadth
+        self.substitute = scope.substitute
+        buffers = {b.name: b for b in self.graph.program.buffers}
+        buffers |= {buffer_of(c): scope.scratch(c) for c in sorted(scope.items)}
+        self.risky: set[Term] = set()
+        self.pricing = Pricing(self.substitute.extents, buffers, machine, lambda t: t not in self.risky)
+        self.choice: dict[Term, Choice] = {}
+        self.class_of: dict[Term, int] = {}
+        self._known: dict[int, list[Term]] = {}
+        self._busy: set[int] = set()
+        self._us: dict[Term, float] = {}
+        self._flow: dict[int, float] = {}
+        for c in scope.reachable:
+            self.of(c)
+
+    # ---- prices
+
+    def us(self, t: Term) -> float:
+        """The modelled time of a kernel that stores `t` alone."""
+        if t not in self._us:
+            axes = tuple(sorted(t.free))
+            self._us[t] = self.pricing.cost([Part(axes, (Store("", tuple(map(T.Index, axes)), t),))]).us
+        return self._us[t]
+
+    def inputs(self, t: Term) -> list[int]:
+        """Classes whose buffers `t` reads."""
+        return sorted(c for b in buffers_read(t) if (c := class_read(b)) >= 0)
+
+    def rank(self, t: Term, share: bool) -> float:
+        """The time of `t` with the time to have its inputs, shared by their readers or paid in full."""
+        fan = self.scope.fan
+        return self.us(t) + sum(self.flow(c) / (fan.get(c, 1) if share else 1) for c in self.inputs(t))
+
+    def flow(self, c: int) -> float:
+        """An estimate of the time to have a class in its buffer, shared by its readers."""
+        if c in self.scope.borders and c not in self.scope.roots:
+            return 0.0
+        if c not in self._flow:
+            self._flow[c] = UNKNOWN_US
+            self._flow[c] = min((self.rank(t, True) for t in self.closed(c)), default=UNKNOWN_US)
+        return self._flow[c]
+
+    # ---- fragments
+
+    def closed(self, c: int) -> list[Term]:
+        """Fragments that can be a kernel: no state is read that they do not carry."""
+        return [t for t in self.of(c) if not open_states(t)]
+
+    def of(self, c: int) -> list[Term]:
+        """The kept fragments of a class, best first; none where the class is being worked on or is a border."""
+        if c in self._known:
+            return self._known[c]
+        if c in self._busy or (c in self.scope.borders and c not in self.scope.roots):
+            return []
+        self._busy.add(c)
+        found = list(dict.fromkeys(t for n in self.scope.nodes(c) for t in self._of_node(c, n)))
+        for axis in self.scope.swept_by(c):
+            found += self._streams_of(axis, c)
+        self._busy.discard(c)
+        kept = self._best(found)
+        marked = c in self.scope.items or self.scope.fan.get(c, 1) > 1
+        for t in kept:
+            self.class_of.setdefault(t, c)
+            if marked:
+                self.choice[t] = {**self.choice.get(t, NO_CHOICE), c: t}
+        if kept or not self._busy:
+            self._known[c] = kept
+        return kept
+
+    def uses(self, c: int) -> list[Term]:
+        """What a reader of the class can take: its buffer and its fragments."""
+        inlined = self.of(c)
+        border = c in self.scope.borders and c not in self.scope.roots
+        if not border and (c not in self.scope.items or all(open_states(t) for t in inlined)):
+            return inlined
+        read = self.scope.load(c)
+        self.choice.setdefault(read, {c: read})
+        return [read, *inlined]
+
+    def _of_node(self, c: int, n: ENode) -> Iterator[Term]:
+        if n.op == "Prefix":
+            (below,) = n.children
+            axis = str(n.payload[1])
+            if axis in self.scope.swept_by(below):
+                yield T.State(f"s{below}", self.graph.dtype[below], tuple(sorted(self.graph.free[below])))
+            return
+        options = [self.uses(k) for k in n.children]
+        if n.op == "Load":
+            options = [o[:2] for o in options]
+        for kids in itertools.islice(itertools.product(*options), self.breadth.product):
+            chosen = self._agreed(kids)
+            t = None if chosen is None else self._built(c, n, kids)
+            if t is not None and chosen is not None:
+                self.choice.setdefault(t, chosen)
+                yield t
+
+    def _built(self, c: int, n: ENode, kids: Sequence[Term]) -> Term | None:
+        if n.op == "At":
+            index, x = kids
+            t = self.substitute(x, str(n.payload[0]), index)
+            if t is not None and t is not x:
+                self._keep_risks(x, t)
+            return t
+        t = node_term(n, kids)
+        if n.op == "Unary" and n.payload[0] in EXPONENTIALS:
+            as_written = (c, str(n.payload[0]), n.children) in self.scope.written
+            if n.children[0] not in self.graph.safe and not as_written:
+                self.risky.add(kids[0])
+        return t
+
+    def _keep_risks(self, before: Term, after: Term) -> None:
+        if any(t in self.risky for t in postorder(before)):
+            self.risky.update(t.x for t in postorder(after) if isinstance(t, T.Unary) and t.op in EXPONENTIALS)
+
+    def _agreed(self, kids: Sequence[Term]) -> Choice | None:
+        """The forms that the operands chose for classes, or None where two of them differ."""
+        merged: dict[int, Term] = {}
+        for kid in kids:
+            for c, form in self.choice.get(kid, NO_CHOICE).items():
+                if merged.setdefault(c, form) is not form:
+                    return None
+        return merged
+
+    # ---- streams
+
+    def _streams_of(self, axis: str, c: int) -> Iterator[Term]:
+        """Sweeps over `axis` that carry the class and every state its update reads."""
+        for update in self.of(self.graph.new[axis, c]):
+            updates = {c: update}
+            chosen: dict[int, Term] | None = dict(self.choice.get(update, NO_CHOICE))
+            todo = [update]
+            while todo and chosen is not None:
+                for x in self._states(todo.pop(), axis):
+                    if x not in updates and chosen is not None:
+                        chosen = self._add_state(x, axis, updates, chosen)
+                        todo.append(updates.get(x, update))
+            if chosen is not None:
+                t = stream(axis, c, {x: (self._monoid(x, axis), updates[x]) for x in sorted(updates)})
+                self.choice.setdefault(t, chosen)
+                yield t
+
+    def _states(self, t: Term, axis: str) -> list[int]:
+        """Classes of the open states of `t` that are carried along `axis`."""
+        classes = sorted(int(name[1:]) for name in open_states(t) if name[1:].isdigit())
+        return [x for x in classes if axis in self.scope.swept_by(x)]
+
+    def _add_state(
+        self, x: int, axis: str, updates: dict[int, Term], chosen: dict[int, Term]
+    ) -> dict[int, Term] | None:
+        """Choose the update of another state so that it fits what is chosen; None where nothing fits."""
+        read = frozenset[str]().union(*map(buffers_read, updates.values()))
+        fitting = [
+            f
+            for f in self.of(self.graph.new[axis, x])
+            if all(chosen.get(k, form) is form for k, form in self.choice.get(f, NO_CHOICE).items())
+        ]
+        if not fitting:
+            return None
+        best = min(fitting, key=lambda f: (len(buffers_read(f) - read), self.us(f), f.digest))
+        updates[x] = best
+        return {**chosen, **self.choice.get(best, NO_CHOICE)}
+
+    def _monoid(self, c: int, axis: str) -> str:
+        return next(str(n.payload[-1]) for n in self.graph.classes[c] if n.op == "Fold" and axis in n.payload[:-1])
+
+    # ---- what is kept
+
+    def _best(self, found: Sequence[Term]) -> list[Term]:
+        cuts: dict[object, list[tuple[float, str, Term]]] = defaultdict(list)
+        for t in dict.fromkeys(found):
+            if len(buffers_read(t)) <= self.breadth.leaves:
+                loops = tuple(sorted(levels(t).items()))
+                cut = (buffers_read(t), open_states(t), loops, contractions(t), streams(t))
+                cuts[cut].append((self.us(t), t.digest, t))
+        few = [t for cut in cuts.values() for _, _, t in sorted(cut)[: self.breadth.per_cut]]
+        kept: dict[Term, None] = {}
+        for share in (False, True):
+            ranked = sorted((self.rank(t, share), t.digest, t) for t in few)
+            taken = 0
+            for rank, _, t in ranked:
+                if taken == self.breadth.per_class or rank > self.breadth.slack * ranked[0][0]:
+                    break
+                if not any(self._dominates(k, t) for k in kept):
+                    kept[t] = None
+                    taken += 1
+        return list(kept)
+
+    def _dominates(self, k: Term, t: Term) -> bool:
+        fewer = buffers_read(k) < buffers_read(t) and open_states(k) == open_states(t)
+        return fewer and self.us(k) <= self.us(t)
+
+
+def node_term(n: ENode, kids: Sequence[Term]) -> Term:
+    """The term of a node over terms of its children, through the normalising constructors."""
+    names = [str(p) for p in n.payload]
+    match n.op:
+        case "Const":
+            return T.Const(names[0], int(n.payload[1]))
+        case "Index":
+            return T.Index(names[0])
+        case "Extent":
+            return T.Extent(names[0])
+        case "Identity":
+            return T.Identity(names[0])
+        case "Load":
+            return T.Load(names[0], names[1], tuple(kids))
+        case "Unary":
+            return T.unary(names[0], kids[0])
+        case "Binary":
+            return T.binary(names[0], kids[0], kids[1])
+        case "Select":
+            return T.select(kids[0], kids[1], kids[2])
+        case "Round":
+            return T.round_to(names[0], names[1], kids[0])
+        case "Fold":
+            return T.fold(tuple(names[:-1]), names[-1], kids[0])
+        case "Scan":
+            return T.Scan(names[0], names[1], kids[0])
+    raise AssertionError(f"{n.op} computes nothing")
+
+
+def stream(axis: str, c: int, updates: Mapping[int, tuple[str, Term]]) -> Term:
+    """A sweep that carries the given states; one whose only state just accumulates is a fold."""
+    if len(updates) == 1:
+        ((monoid, update),) = updates.values()
+        if isinstance(update, T.Binary) and update.op == monoid and BINARY[update.op].commutes:
+            for old, x in ((update.x, update.y), (update.y, update.x)):
+                if isinstance(old, T.State) and not open_states(x):
+                    return T.fold(axis, monoid, x)
+    carries = tuple(T.Carry(f"s{x}", monoid, update) for x, (monoid, update) in updates.items())
+    return T.Stream(axis, carries, f"s{c}")
