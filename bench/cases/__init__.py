@@ -8,22 +8,22 @@ from functools import cache
 from pathlib import Path
 
 from bench.cases.spec import Case
-from bench.cases.suite import CASES, UNTIMED
+from bench.cases.suite import CASES, EXTRAS
 
-__all__ = ["CASES", "UNTIMED", "Case", "baseline", "case", "select"]
+__all__ = ["CASES", "EXTRAS", "Case", "baseline", "case", "select"]
 
 
 def case(name: str) -> Case:
-    """The case of that name, timed or not."""
-    for c in (*CASES, *UNTIMED):
+    """The case of that name, of the suite or beside it."""
+    for c in (*CASES, *EXTRAS):
         if c.name == name:
             return c
     raise KeyError(f"no case is named {name}")
 
 
 def select(pattern: str = "") -> list[Case]:
-    """Timed and untimed cases whose name matches, the important ones first."""
-    found = [c for c in (*CASES, *UNTIMED) if re.search(pattern, c.name)]
+    """Cases whose name matches, the important ones first."""
+    found = [c for c in (*CASES, *EXTRAS) if re.search(pattern, c.name)]
     return sorted(found, key=lambda c: c.prio)
 
 

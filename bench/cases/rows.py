@@ -58,6 +58,15 @@ def rmsnorm(M: int, N: int) -> Built:
     return Built(fn, [Input((M, N)), Input((N,), kind="near_one")], [Output((M, N))], 4 * M * N)
 
 
+def rmsnorm_default(B: int, M: int, N: int) -> Built:
+    """`nn.RMSNorm(N)`: the epsilon is the dtype's."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> Result:
+        return F.rms_norm(x, (x.shape[-1],), w)
+
+    return Built(fn, [Input((B, M, N)), Input((N,), kind="near_one")], [Output((B, M, N))], 4 * B * M * N)
+
+
 def add_rmsnorm(M: int, N: int) -> Built:
     def fn(x: torch.Tensor, residual: torch.Tensor, w: torch.Tensor) -> Result:
         h = x + residual

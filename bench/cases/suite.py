@@ -1,4 +1,4 @@
-"""The suite: 70 timed cases, and the programs that only correctness runs use."""
+"""The suite: 70 cases that count as one figure, and the programs beside it."""
 
 from __future__ import annotations
 
@@ -120,7 +120,28 @@ def _layers_and_layouts() -> Iterator[Case]:
     )
 
 
-def _untimed() -> Iterator[Case]:
+def _emmy() -> Iterator[Case]:
+    """The programs on which Emmy 0.3.22 is timed, at its shapes and dtypes."""
+    square = dict.fromkeys("MNK", 4096)
+    yield Case("emmy.rmsnorm_1x32x2048", 4, rows.rmsnorm_default, {"B": 1, "M": 32, "N": 2048}, {"N": 64}, "fp32")
+    yield Case("emmy.relu_xbias_16x16x64", 4, products.relu_of_biased_rows, {"M": 16, "N": 16, "K": 64}, {}, "fp32")
+    yield Case("emmy.layernorm_4096x4096", 4, rows.layernorm, {"M": 4096, "N": 4096}, _MN, "fp16")
+    yield Case(
+        "emmy.softmax_28x2048x2048", 4, rows.softmax, {"B": 28, "M": 2048, "N": 2048}, {"B": 2, **_MN}, "fp16"
+    )
+    yield Case("emmy.linear_4096", 4, products.linear, square, _MNK, "fp16")
+    yield Case("emmy.sdpa_full_32x2048x128", 4, attention.library, {**_HEADS, "causal": False}, _HEADS_TINY, "fp16")
+    yield Case("emmy.sdpa_causal_32x2048x128", 4, attention.library, _HEADS, _HEADS_TINY, "fp16")
+
+
+def _small() -> Iterator[Case]:
+    small = {"B": 1, "H": 8, "HK": 8, "S": 512, "L": 512, "D": 64}
+    yield Case("small.matmul_4x2x3", 4, products.matmul, {"M": 4, "N": 2, "K": 3}, {}, "fp32")
+    yield Case("small.matmul_512", 4, products.matmul, dict.fromkeys("MNK", 512), _MNK, "fp32")
+    yield Case("small.hand_causal_8x512x64", 4, attention.by_hand, small, _HEADS_TINY, "fp32")
+
+
+def _others() -> Iterator[Case]:
     yield Case("x.gelu_by_hand", 4, rows.gelu_by_hand, _MN, _MN)
     yield Case("x.swiglu_chunks", 4, rows.swiglu_chunks, _MN, _MN)
     yield Case("x.masked_softmax", 4, rows.masked_softmax, {"B": 2, **_MN}, {})
@@ -138,4 +159,4 @@ def _untimed() -> Iterator[Case]:
 
 
 CASES: tuple[Case, ...] = (*_pointwise_and_rows(), *_products(), *_attention(), *_layers_and_layouts())
-UNTIMED: tuple[Case, ...] = tuple(_untimed())
+EXTRAS: tuple[Case, ...] = (*_emmy(), *_small(), *_others())

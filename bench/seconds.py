@@ -1,0 +1,117 @@
+"""How long the project itself takes: its command line as a whole process, and its compiler in a running one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from torch import nn
+
+from bench.cases import case
+from bench.cases.layers import DecoderLayer
+from bench.machine import machine_name, versions
+from codegen.compile import compile_text
+from eggtile.pipeline import Options, capture_and_lower, choose_forms, compile_program
+
+Row = dict[str, Any]
+HALF = "dtype=torch.float16"
+COMMANDS = {
+    "rmsnorm": "nn.RMSNorm(2048)(torch.randn(1, 32, 2048))",
+    "linear": f"nn.Linear(4096, 4096, bias=False).half()(torch.randn(4096, 4096, {HALF}))",
+    "attention": f"F.scaled_dot_product_attention(*(torch.randn(1, 32, 2048, 128, {HALF}) for _ in range(3)))",
+}
+PROGRAMS = {
+    "row": "rr.rmsnorm_4096x2048",
+    "attention": "at.hand_causal_32x2048x128",
+    "decoder": "layer.tinyllama_prefill2048",
+}
+BEFORE_OURS = ("program", "capture")
+STAGE = re.compile(r"^\s*(\w+)\s+([\d.]+) ms$", re.MULTILINE)
+
+
+def command_times(runs: int) -> Iterator[tuple[str, dict[str, list[float]]]]:
+    """`eggtile compile ... -o FILE.cubin` as a whole process with empty caches, and its own stages after capture."""
+    for name, code in COMMANDS.items():
+        found: dict[str, list[float]] = {"process": [], "ours": []}
+        for _ in range(runs):
+            with tempfile.TemporaryDirectory() as empty:
+                command = [
+                    sys.executable,
+                    "-m",
+                    "eggtile",
+                    "compile",
+                    "-c",
+                    code,
+                    "-o",
+                    f"{empty}/x.cubin",
+                    "--times",
+                ]
+                start = time.perf_counter()
+                done = subprocess.run(
+                    command, capture_output=True, text=True, check=True, env={**os.environ, "XDG_CACHE_HOME": empty}
+                )
+                found["process"].append(time.perf_counter() - start)
+            stages = STAGE.findall(done.stderr)
+            found["ours"].append(sum(float(ms) for stage, ms in stages if stage not in BEFORE_OURS) / 1e3)
+        yield f"command {name}", found
+
+
+def _to_cubin(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> float:
+    start = time.perf_counter()
+    compiled = compile_program(fn, inputs)
+    compile_text(compiled.text, compiled.options.target)
+    return time.perf_counter() - start
+
+
+def compile_times(runs: int) -> Iterator[tuple[str, dict[str, list[float]]]]:
+    """Capture to cubin in this process, after another program has brought the imports in."""
+    _to_cubin(lambda x: x + 1, [torch.randn(8)])
+    for name, of in PROGRAMS.items():
+        fn, inputs = case(of).program()
+        yield f"compile {name}", {"cubin": [_to_cubin(fn, inputs) for _ in range(runs)]}
+
+
+class Stack(nn.Module):
+    """Decoder layers in a row, the rotary tables shared."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([DecoderLayer(2048, 5632, 32, 4, 64, False) for _ in range(count)])
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return x
+
+
+def layer_times(runs: int) -> Iterator[tuple[str, dict[str, list[float]]]]:
+    """Saturation and extraction of 32 decoder layers as one program; nothing has values."""
+    with torch.device("meta"):
+        stack = Stack(32).half()
+        inputs = [torch.empty(s, dtype=torch.float16) for s in ((1, 128, 2048), (1, 1, 128, 64), (1, 1, 128, 64))]
+    clocks = [choose_forms(capture_and_lower(stack, inputs, "layers32", Options())).clock for _ in range(runs)]
+    yield "compile layers32", {stage: [c.seconds[stage] for c in clocks] for stage in ("saturate", "extract")}
+
+
+KINDS = {"command": command_times, "compile": compile_times, "layers": layer_times}
+
+
+def measure_seconds(kind: str, runs: int, commit: str) -> Iterator[Row]:
+    """Rows of one kind."""
+    for name, found in KINDS[kind](runs):
+        yield {
+            "case": name,
+            "seconds": found,
+            "machine": machine_name(),
+            "versions": versions(),
+            "commit": commit,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
