@@ -1,0 +1,494 @@
+// Runs emitted CUDA text on a CPU: a fiber per thread of a block, checked memory, and several orders of threads.
+//
+// Every element of global and shared memory has a cell that says who wrote and read it last and at which barrier. From
+// it follow accesses out of bounds, reads of what nothing wrote, and races: two accesses, one of them a write, with no
+// barrier between them. A fault ends the process with one line: kernel, block, thread and reason, parted by tabs.
+#pragma once
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <fcntl.h>
+#include <unistd.h>
+#ifndef __x86_64__
+#include <ucontext.h>
+#endif
+
+namespace host {
+
+enum { kMaxThreads = 1024, kWarp = 32, kStackBytes = 64 * 1024, kFault = 3 };
+enum Order { kForward, kReverse, kRandom };
+
+struct Kernel {
+  const char* name;
+  int threads, blocks;
+  void (*body)(void* arguments);
+};
+
+// Who accessed an element; -1 stands for several threads, warps or blocks. A later access is ordered after it if a
+// barrier of both, or the end of the launch, lies between.
+struct Stamp {
+  int launch, block, warp, thread, epoch, warp_epoch;
+};
+struct Cell {
+  Stamp write, read;
+  bool written, atomic;
+};
+struct Region {
+  const char* name;
+  char* base;
+  long long count;
+  int bytes;
+  bool filled;
+  Cell* cells;
+  Region* next;
+};
+
+struct Fiber {
+  void* stack_pointer;
+  bool done;
+  int epoch, warp_epoch, line;
+  const char* waits;
+};
+struct Meeting {  // a barrier or a collective: the threads that have arrived, and where
+  int arrived, generation, line;
+  const char* what;
+};
+struct Warp {
+  Meeting meeting;
+  uint64_t in[kWarp], out[kWarp];
+};
+
+static Kernel kernel;
+static int block_index, launch_index, current, alive, progress, order_kind;
+static uint64_t random_state;
+static Fiber fibers[kMaxThreads];
+static Warp warps[kMaxThreads / kWarp];
+static Meeting block_meeting;
+static Region* shared_regions;
+static char* stacks;
+static void* scheduler;
+static void* arguments;
+
+[[noreturn]] static void fault(const char* format, ...) {
+  char reason[400];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(reason, sizeof reason, format, list);
+  va_end(list);
+  printf("%s\t%d\t%d\t%s\n", kernel.name, block_index, current, reason);
+  fflush(stdout);
+  _exit(kFault);
+}
+
+// ---- fibers
+
+#ifdef __x86_64__
+extern "C" void host_switch(void** save, void* to);
+asm(R"(
+.text
+host_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+static void* prepared(char* stack, void (*entry)()) {
+  void** top = (void**)(stack + kStackBytes);
+  *--top = 0;
+  *--top = (void*)entry;
+  for (int k = 0; k < 6; ++k) *--top = 0;
+  return top;
+}
+#else
+static void host_switch(void** save, void* to) {
+  ucontext_t here;
+  *save = &here;
+  swapcontext(&here, (ucontext_t*)to);
+}
+static ucontext_t contexts[kMaxThreads];
+static void* prepared(char* stack, void (*entry)()) {
+  ucontext_t* c = &contexts[(stack - stacks) / kStackBytes];
+  getcontext(c);
+  c->uc_stack.ss_sp = stack;
+  c->uc_stack.ss_size = kStackBytes;
+  c->uc_link = 0;
+  makecontext(c, entry, 0);
+  return c;
+}
+#endif
+
+static void leave() { host_switch(&fibers[current].stack_pointer, scheduler); }
+static void run_thread() {
+  kernel.body(arguments);
+  fibers[current].done = true;
+  --alive;
+  ++progress;
+  leave();
+}
+
+static uint64_t random_bits() {
+  random_state ^= random_state << 13;
+  random_state ^= random_state >> 7;
+  return random_state ^= random_state << 17;
+}
+
+// ---- barriers and collectives
+
+static void meet(Meeting& m, int members, const char* what, int line, void (*all_here)(void*), void* with) {
+  if (m.arrived && (m.line != line || m.what != what))
+    fault("divergent: arrives at the %s of line %d while others wait at the %s of line %d", what, line, m.what, m.line);
+  m.line = line, m.what = what;
+  ++progress;
+  const int generation = m.generation;
+  if (++m.arrived == members) {
+    if (all_here) all_here(with);
+    m.arrived = 0;
+    ++m.generation;
+    return;
+  }
+  fibers[current].waits = what, fibers[current].line = line;
+  while (m.generation == generation) leave();
+  fibers[current].waits = 0;
+}
+static int lanes(int warp) { return kernel.threads - warp * kWarp < kWarp ? kernel.threads - warp * kWarp : kWarp; }
+
+static void barrier(int line) {
+  meet(block_meeting, kernel.threads, "barrier", line, 0, 0);
+  ++fibers[current].epoch;
+}
+static void warp_barrier(int line) {
+  const int warp = current / kWarp;
+  meet(warps[warp].meeting, lanes(warp), "warp barrier", line, 0, 0);
+  ++fibers[current].warp_epoch;
+}
+template <class T>
+static T shuffle_xor(int line, T value, int mask) {
+  const int index = current / kWarp, lane = current % kWarp;
+  Warp& warp = warps[index];
+  if ((lane ^ mask) >= lanes(index)) fault("shuffle of line %d reads lane %d, which the warp lacks", line, lane ^ mask);
+  memcpy(&warp.in[lane], &value, sizeof value);
+  meet(warp.meeting, lanes(index), "shuffle", line, [](void* w) { memcpy(((Warp*)w)->out, ((Warp*)w)->in, sizeof warp.in); }, &warp);
+  memcpy(&value, &warp.out[lane ^ mask], sizeof value);
+  return value;
+}
+
+// ---- checked memory
+
+static Stamp now() {
+  const Fiber& f = fibers[current];
+  return {launch_index, block_index, current / kWarp, current, f.epoch, f.warp_epoch};
+}
+static bool ordered(const Stamp& s) {
+  if (s.launch != launch_index) return true;
+  if (s.block != block_index) return false;
+  const Fiber& f = fibers[current];
+  return s.thread == current || s.epoch < f.epoch || (s.warp == current / kWarp && s.warp_epoch < f.warp_epoch);
+}
+static Stamp both(const Stamp& before, Stamp after) {
+  if (before.block != after.block) after.block = -1;
+  if (before.warp != after.warp) after.warp = -1;
+  if (before.thread != after.thread) after.thread = -1;
+  return after;
+}
+
+static long long place(Region* r, const void* p) {
+  const long long offset = (const char*)p - r->base;
+  return (offset < 0 ? offset - r->bytes + 1 : offset) / r->bytes;
+}
+static Cell& cell(Region* r, const void* p, const char* what) {
+  const long long k = place(r, p);
+  if (k < 0 || k >= r->count) fault("%s element %lld of %s, which has %lld", what, k, r->name, r->count);
+  return r->cells[k];
+}
+[[noreturn]] static void race(const char* what, Region* r, const void* p, const char* did, const Stamp& s) {
+  fault("race: %s element %lld of %s, which block %d thread %d %s with no barrier between", what, place(r, p), r->name,
+        s.block, s.thread, did);
+}
+static void check_read(Region* r, const void* p, bool atomic) {
+  Cell& c = cell(r, p, "reads");
+  if (!c.written && !r->filled) fault("reads element %lld of %s, which nothing has written", place(r, p), r->name);
+  if (c.written && !(atomic && c.atomic) && !ordered(c.write)) race("reads", r, p, "wrote", c.write);
+  if (!atomic) c.read = ordered(c.read) ? now() : both(c.read, now());
+}
+// Threads may write the same value side by side.
+static void check_write(Region* r, const void* p, const void* value, bool atomic) {
+  Cell& c = cell(r, p, "writes");
+  const bool same = c.written && !memcmp(p, value, r->bytes);
+  if (c.written && !same && !(atomic && c.atomic) && !ordered(c.write)) race("writes", r, p, "wrote", c.write);
+  if (!ordered(c.read)) race("writes", r, p, "read", c.read);
+  c.write = now(), c.written = true, c.atomic = atomic;
+}
+
+template <class T>
+struct Ref {
+  T* p;
+  Region* r;
+  operator T() const {
+    check_read(r, p, false);
+    return *p;
+  }
+  void operator=(T value) const {
+    check_write(r, p, &value, false);
+    *p = value;
+  }
+};
+template <class T>
+struct View {
+  T* p;
+  Region* r;
+  View operator+(long long n) const { return {p + n, r}; }
+  View operator-(long long n) const { return {p - n, r}; }
+  Ref<T> operator[](long long n) const { return {p + n, r}; }
+};
+template <class T>
+struct View<const T> {
+  const T* p;
+  Region* r;
+  View operator+(long long n) const { return {p + n, r}; }
+  View operator-(long long n) const { return {p - n, r}; }
+  T operator[](long long n) const {
+    check_read(r, p + n, false);
+    return p[n];
+  }
+};
+
+static void empty(Region* r) {
+  memset(r->base, 0xff, r->count * r->bytes);
+  memset(r->cells, 0, r->count * sizeof(Cell));
+}
+template <class T, long long N>
+struct Shared {
+  alignas(16) T data[N];
+  Cell cells[N];
+  Region region;
+  explicit Shared(const char* name) : region{name, (char*)data, N, (int)sizeof(T), false, cells, shared_regions} {
+    shared_regions = &region;
+    empty(&region);
+  }
+  operator View<T>() { return {data, &region}; }
+  View<T> operator+(long long n) { return {data + n, &region}; }
+  Ref<T> operator[](long long n) { return {data + n, &region}; }
+};
+template <class T>
+static void poison(T& registers) {
+  memset((void*)&registers, 0xff, sizeof registers);
+}
+
+template <int N, class T, class P>
+static void load(T* v, P p) {
+  if ((uintptr_t)p.p % (N * sizeof(T))) fault("misaligned: loads %d elements at element %lld of %s", N, place(p.r, p.p), p.r->name);
+  for (int k = 0; k < N; ++k) v[k] = p[k];
+}
+template <int N, class T>
+static void store(View<T> p, const T* v) {
+  if ((uintptr_t)p.p % (N * sizeof(T))) fault("misaligned: stores %d elements at element %lld of %s", N, place(p.r, p.p), p.r->name);
+  for (int k = 0; k < N; ++k) p[k] = v[k];
+}
+template <class T, class F>
+static void atomically(View<T> p, F f) {
+  check_read(p.r, p.p, true);
+  const T value = f(*p.p);
+  check_write(p.r, p.p, &value, true);
+  *p.p = value;
+}
+
+// ---- running launches
+
+static void run_block() {
+  block_meeting = Meeting{};
+  memset(warps, 0, sizeof warps);
+  for (Region* r = shared_regions; r; r = r->next) empty(r);
+  const int n = alive = kernel.threads;
+  static int turn[kMaxThreads];
+  for (int k = 0; k < n; ++k) {
+    fibers[k] = Fiber{};
+    fibers[k].stack_pointer = prepared(stacks + (size_t)k * kStackBytes, run_thread);
+    turn[k] = order_kind == kReverse ? n - 1 - k : k;
+  }
+  for (int round = 0, seen = -1; alive; ++round) {
+    uint64_t starved = order_kind == kRandom && round % 8 == 0 && seen != progress ? random_bits() : 0;
+    if (order_kind == kRandom)
+      for (int k = n - 1; k > 0; --k) {
+        const int other = (int)(random_bits() % (k + 1)), t = turn[k];
+        turn[k] = turn[other], turn[other] = t;
+      }
+    const int before = progress;
+    for (int k = 0; k < n; ++k) {
+      current = turn[k];
+      if (!fibers[current].done && !(starved >> current / kWarp & 1)) host_switch(&scheduler, fibers[current].stack_pointer);
+    }
+    if (progress == before && !starved) {
+      int waiting = 0;
+      for (int k = n - 1; k >= 0; --k)
+        if (!fibers[k].done) ++waiting, current = k;
+      fault("deadlock: %d threads wait at the %s of line %d, and %d have ended", waiting, fibers[current].waits, fibers[current].line, n - waiting);
+    }
+    seen = before;
+  }
+}
+
+static void launch(const Kernel& k, void* with) {
+  kernel = k;
+  arguments = with;
+  ++launch_index;
+  const int n = k.blocks, first = order_kind == kRandom ? (int)(random_bits() % n) : 0;
+  for (int b = 0; b < n; ++b) {
+    block_index = order_kind == kForward ? b : order_kind == kReverse ? n - 1 - b : (first + n - b) % n;
+    run_block();
+  }
+}
+
+static void on_signal(int number) {
+  fault(number == SIGALRM  ? "over the time limit"
+        : number == SIGILL ? "a register array is indexed out of its bounds"
+        : number == SIGFPE ? "an integer division traps"
+                           : "touches memory that is not mapped");
+}
+
+// The request on stdin: seconds, the data file; arrays (offset in the file, element bytes, elements, filled, name);
+// launches (kernel, order, seed, and for each parameter an array and the offset of its first element).
+static int serve(const Kernel* kernels) {
+  static char alternate[64 * 1024];
+  stack_t alt = {};
+  alt.ss_sp = alternate, alt.ss_size = sizeof alternate;
+  sigaltstack(&alt, 0);
+  struct sigaction action = {};
+  action.sa_handler = on_signal, action.sa_flags = SA_ONSTACK;
+  const int signals[] = {SIGALRM, SIGILL, SIGFPE, SIGSEGV, SIGBUS};
+  for (int number : signals) sigaction(number, &action, 0);
+  int seconds, arrays, launches;
+  long long size;
+  char path[512];
+  if (scanf("%d %511s %lld %d %d", &seconds, path, &size, &arrays, &launches) != 5) return 2;
+  alarm(seconds);
+  char* data = (char*)mmap(0, size, PROT_READ | PROT_WRITE, MAP_SHARED, open(path, O_RDWR), 0);
+  stacks = (char*)mmap(0, (size_t)kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED || stacks == MAP_FAILED) return 2;
+  Region* regions = (Region*)calloc(arrays, sizeof(Region));
+  for (Region* r = regions; r < regions + arrays; ++r) {
+    char name[64];
+    long long at;
+    int filled;
+    if (scanf("%lld %d %lld %d %63s", &at, &r->bytes, &r->count, &filled, name) != 5) return 2;
+    r->name = strdup(name), r->base = data + at, r->filled = filled;
+    r->cells = (Cell*)calloc(r->count, sizeof(Cell));
+  }
+  for (int l = 0; l < launches; ++l) {
+    int which, parameters, array;
+    long long offset;
+    if (scanf("%d %d %llu %d", &which, &order_kind, (unsigned long long*)&random_state, &parameters) != 4) return 2;
+    random_state = random_state * 2654435761u + 88172645463325252ull;
+    View<char> views[64];
+    for (int k = 0; k < parameters; ++k) {
+      if (scanf("%d %lld", &array, &offset) != 2) return 2;
+      views[k] = {regions[array].base + offset * regions[array].bytes, &regions[array]};
+    }
+    launch(kernels[which], views);
+  }
+  return 0;
+}
+
+template <class T>
+static View<T> parameter(void* views, int k) {
+  const View<char>& v = ((View<char>*)views)[k];
+  return {(T*)v.p, v.r};
+}
+
+}  // namespace host
+
+// ---- the names that emitted text uses
+
+#define __device__
+#define __forceinline__ inline
+#define __syncthreads() host::barrier(__LINE__)
+#define __syncwarp() host::warp_barrier(__LINE__)
+#define __shfl_xor_sync(lanes, value, mask) host::shuffle_xor(__LINE__, value, mask)
+static struct {
+  struct {
+    operator int() const { return host::block_index; }
+  } x;
+} blockIdx;
+static struct {
+  struct {
+    operator int() const { return host::current; }
+  } x;
+} threadIdx;
+
+template <class To, class From>
+static To bits_as(From from) {
+  To to;
+  memcpy(&to, &from, sizeof to);
+  return to;
+}
+static float __int_as_float(int x) { return bits_as<float>(x); }
+static float __uint_as_float(unsigned x) { return bits_as<float>(x); }
+static unsigned __float_as_uint(float x) { return bits_as<unsigned>(x); }
+static double __longlong_as_double(long long x) { return bits_as<double>(x); }
+static float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static double rsqrt(double x) { return 1.0 / sqrt(x); }
+static int max(int a, int b) { return a > b ? a : b; }
+static int min(int a, int b) { return a < b ? a : b; }
+static long long max(long long a, long long b) { return a > b ? a : b; }
+static long long min(long long a, long long b) { return a < b ? a : b; }
+static float max_nan(float a, float b) { return a != a || a > b ? a : b; }
+static float min_nan(float a, float b) { return a != a || a < b ? a : b; }
+
+// Float to integer saturates; NaN gives 0 from f32 to i32 and the least integer elsewhere (PTX ISA, cvt).
+static int __double2int_rz(double x) { return x != x || x <= -2147483648.0 ? INT32_MIN : x >= 2147483647.0 ? INT32_MAX : (int)x; }
+static int __float2int_rz(float x) { return x != x ? 0 : __double2int_rz(x); }
+static long long __double2ll_rz(double x) {
+  return x != x || x <= -9223372036854775808.0 ? INT64_MIN : x >= 9223372036854775808.0 ? INT64_MAX : (long long)x;
+}
+static long long __float2ll_rz(float x) { return __double2ll_rz(x); }
+static float __double2float_rz(double x) {
+  const float r = (float)x;
+  return fabs((double)r) > fabs(x) ? nextafterf(r, 0.0f) : r;
+}
+static unsigned short to_bf16(float x) {
+  const unsigned b = __float_as_uint(x);
+  return x != x ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16;
+}
+static unsigned short to_f16(float x) { return bits_as<unsigned short>((_Float16)x); }
+static float from_f16(unsigned short x) { return bits_as<_Float16>(x); }
+
+#define HOST_ACCESS(width, suffix)                                                                        \
+  template <class T, class P>                                                                             \
+  static void load##width##suffix(T* v, P&& p) { host::load<width>(v, p + 0); }                           \
+  template <class T, class P>                                                                             \
+  static void store##width##suffix(P&& p, const T* v) { host::store<width, T>(p + 0, v); }
+#define HOST_WIDTHS(suffix) \
+  HOST_ACCESS(1, suffix) HOST_ACCESS(2, suffix) HOST_ACCESS(4, suffix) HOST_ACCESS(8, suffix) HOST_ACCESS(16, suffix)
+HOST_WIDTHS()
+HOST_WIDTHS(_stream)
+HOST_WIDTHS(_keep)
+
+#define HOST_ATOMIC(name, result)                                          \
+  template <class T, class V>                                              \
+  static void atomic_##name(host::View<T> p, V b) {                        \
+    host::atomically(p, [=](T a) { return (T)(result); });                 \
+  }
+HOST_ATOMIC(add, a + b)
+HOST_ATOMIC(max, a > b ? a : b)
+HOST_ATOMIC(min, a < b ? a : b)
+HOST_ATOMIC(and, a & b)
+HOST_ATOMIC(or, a | b)
+template <auto f, class T, class V>
+static void atomic_update(host::View<T> p, V b) {
+  host::atomically(p, [=](T a) { return f(a, b); });
+}
