@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import eggtile
 from bench.cases import Case, attention, rows
 from bench.cases.spec import Function, Result
 from bench.ratios import OURS
+from eggtile.api import optimize
 
 PEERS = ("eager", "compile", "max-autotune")
 
@@ -36,7 +36,6 @@ def autotuned(fn: Function, inputs: Sequence[torch.Tensor]) -> Function:
 
 def optimized(fn: Function, inputs: Sequence[torch.Tensor]) -> Function:
     """This project, in a running process, with the evidence it has."""
-    optimize: Callable[[Function, Sequence[torch.Tensor]], Function] = eggtile.optimize  # type: ignore[attr-defined]
     return optimize(fn, inputs)
 
 

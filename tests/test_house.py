@@ -169,12 +169,12 @@ def test_text_holds_nothing_of_one_machine_and_nothing_unfinished(pattern: re.Pa
 
 
 def test_no_file_is_long():
-    long = {place(p): n for p in files(".py", ".h") if (n := len(p.read_text().splitlines())) > LONGEST_FILE}
+    long = {place(p): n for p in files(".py") if (n := len(p.read_text().splitlines())) > LONGEST_FILE}
     assert not long
 
 
 def test_every_module_says_its_idea():
-    assert not [place(p) for p in files(".py") if not ast.get_docstring(tree(p))]
+    assert not [place(p) for p in files(".py") if p.stat().st_size and not ast.get_docstring(tree(p))]
 
 
 @pytest.mark.parametrize("arguments", ["ruff check .", "ruff format --check .", "mypy"])
@@ -203,12 +203,9 @@ def test_the_readme_names_commands_that_exist():
     named = set(re.findall(r"^(?:\S*/)?eggtile (\w+)|`eggtile (\w+)`", text, re.MULTILINE))
     assert {a or b for a, b in named} - commands(eggtile_app) == set()
     assert set(re.findall(r"-m bench (\w+)", text)) - commands(bench_app) == set()
-    assert all(
-        (ROOT / link).exists()
-        for link in re.findall(r"\]\(([\w./]+)\)|`([\w/]+\.md)`", text)
-        for link in link
-        if link
-    )
+    links = re.findall(r"\]\(([\w./]+)\)", text)
+    assert links
+    assert not [link for link in links if not (ROOT / link).exists()]
 
 
 def test_every_dependency_is_pinned():
