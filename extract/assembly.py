@@ -13,8 +13,8 @@ import networkx as nx
 
 from extract.candidates import Made
 from extract.facts import buffers_read, swept
-from extract.items import ExtractError, Scope, buffer_of, class_read
 from extract.rewrite import Names, rebuilt
+from extract.source import ExtractError, Source, buffer_of, class_read
 from extract.streams import merged
 from ir import term as T
 from ir.loop import Form, KernelForm, Part, Store
@@ -35,9 +35,9 @@ class _Node:
 class Assembly:
     """One form from kernels given as parts of (class, term); a term reads class c in its buffer."""
 
-    def __init__(self, scope: Scope, extents: Mapping[str, int], kernels: Sequence[Kernel]) -> None:
-        self.scope, self.graph, self.extents = scope, scope.graph, extents
-        self.program = scope.graph.program
+    def __init__(self, source: Source, extents: Mapping[str, int], kernels: Sequence[Kernel]) -> None:
+        self.source, self.graph, self.extents = source, source.graph, extents
+        self.program = source.graph.program
         self.nodes = [_Node(k, []) for k in kernels]
         self.maker = {c: i for i, k in enumerate(kernels) for p in k for c, _ in p}
         self.inputs = {b.name for b in self.program.buffers if b.role == "input"}
@@ -47,21 +47,21 @@ class Assembly:
             for name in self._read(k):
                 if class_read(name) in self.maker:
                     self.order.add_edge(self.maker[class_read(name)], i)
-        for result in range(len(scope.results)):
+        for result in range(len(source.results)):
             self._place(result)
 
     # ---- where each result is stored
 
     def _place(self, k: int) -> None:
-        store, c = self.scope.results[k], self.graph.roots[k]
+        store, c = self.source.results[k], self.graph.roots[k]
         if any(store.buffer in buffers_read(t) for t in store.index):
             raise ExtractError(f"the store to {store.buffer} reads its own index from {store.buffer}")
         maker = self.maker[c]
-        alike = frozenset(self.scope.store_axes(c)) == store.axes
+        alike = frozenset(self.source.store_axes(c)) == store.axes
         if alike and self._harmless(maker, store) and self._try(maker, k):
             return
         copy = len(self.nodes)
-        self.nodes.append(_Node((((c, self.scope.load(c)),),), []))
+        self.nodes.append(_Node((((c, self.source.load(c)),),), []))
         self.order.add_edge(maker, copy)
         if not self._try(copy, k):
             raise ExtractError(f"the stores to {store.buffer} wait on each other")
@@ -80,12 +80,12 @@ class Assembly:
         return True
 
     def _before(self, node: int, k: int) -> Iterable[tuple[int, int]]:
-        store = self.scope.results[k]
+        store = self.source.results[k]
         for i, other in enumerate(self.nodes):
             if store.buffer in self.inputs and i != node and store.buffer in self._read_by(other):
                 yield i, node
             for j in other.results:
-                earlier = self.scope.results[j]
+                earlier = self.source.results[j]
                 if earlier.buffer in self.inputs and i != node and earlier.buffer in self._reads_of(node, k):
                     yield node, i
                 if earlier.buffer == store.buffer:
@@ -94,11 +94,11 @@ class Assembly:
                         yield i, node
 
     def _reads_of(self, node: int, k: int) -> set[str]:
-        index = self.scope.results[k].index
+        index = self.source.results[k].index
         return self._read_by(self.nodes[node]).union(*map(buffers_read, index))
 
     def _read_by(self, node: _Node) -> set[str]:
-        index = [t for k in node.results for t in self.scope.results[k].index]
+        index = [t for k in node.results for t in self.source.results[k].index]
         return self._read(node.parts).union(*map(buffers_read, index))
 
     def _read(self, kernel: Kernel) -> set[str]:
@@ -128,7 +128,7 @@ class Assembly:
         for number, i in enumerate(order):
             parts = [self._part(self.nodes[i], p, scratch, moved) for p in self.nodes[i].parts]
             kernels.append(KernelForm(f"k{number}", _renamed(merged(parts), names)))
-        made = [replace(self.scope.scratch(c), name=names[buffer_of(c)]) for c in scratch]
+        made = [replace(self.source.scratch(c), name=names[buffer_of(c)]) for c in scratch]
         used = {a for k in kernels for a in _axes_of(k)}
         axes = {a: n for a, n in self.extents.items() if a in used or a in self.program.axes}
         return Form(name, axes, (*self.program.buffers, *made), tuple(kernels))
@@ -136,10 +136,10 @@ class Assembly:
     def _moved(self, read: set[int]) -> dict[int, Store]:
         """Classes that others read from the output buffer in which they are stored anyway."""
         out: dict[int, Store] = {}
-        users = [s.buffer for s in self.scope.results]
+        users = [s.buffer for s in self.source.results]
         for c in sorted(read):
             for k in self.nodes[self.maker[c]].results:
-                store = self.scope.results[k]
+                store = self.source.results[k]
                 alone = users.count(store.buffer) == 1 and store.buffer not in self.inputs
                 whole = store.axes == self.graph.free[c] and store.monoid is None
                 if self.graph.roots[k] == c and alone and whole:
@@ -150,16 +150,16 @@ class Assembly:
         stores = []
         axes: tuple[str, ...] = ()
         for c, t in made:
-            copied = t is self.scope.load(c)
+            copied = t is self.source.load(c)
             value = self._reading(t, moved)
             if c in scratch and not copied:
-                stores.append(Store(buffer_of(c), self.scope.load(c).index, value))
+                stores.append(Store(buffer_of(c), self.source.load(c).index, value))
             for k in node.results:
                 if self.graph.roots[k] == c:
-                    s = self.scope.results[k]
+                    s = self.source.results[k]
                     stores.append(Store(s.buffer, s.index, value, s.monoid))
-                    axes = axes or (self.scope.axes_of(s) if copied else ())
-            axes = axes or self.scope.store_axes(c)
+                    axes = axes or (self.source.axes_of(s) if copied else ())
+            axes = axes or self.source.store_axes(c)
         return Part(axes, tuple(stores))
 
     def _reading(self, t: Term, moved: Mapping[int, Store]) -> Term:
@@ -170,7 +170,7 @@ class Assembly:
         def leaf(node: Term, kids: Sequence[Term]) -> Term:
             if isinstance(node, T.Load) and class_read(node.buffer) in moved:
                 c = class_read(node.buffer)
-                at = dict(zip(self.scope.axes(c), kids, strict=True))
+                at = dict(zip(self.source.axes(c), kids, strict=True))
                 return T.Load(moved[c].buffer, node.type, tuple(_at(i, at) for i in moved[c].index))
             return SAME.node(node, kids)
 

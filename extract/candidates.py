@@ -51,7 +51,7 @@ class Candidates:
     """All candidate kernels of a scope."""
 
     def __init__(self, fragments: Fragments) -> None:
-        self.fragments, self.scope = fragments, fragments.scope
+        self.fragments, self.scope, self.source = fragments, fragments.scope, fragments.source
         self.needed = self._reached()
         self.ranks = self._ranks()
 
@@ -59,15 +59,15 @@ class Candidates:
         """A kernel that makes these values, those with equal axes in one part."""
         parts: dict[frozenset[str], list[tuple[int, Term]]] = defaultdict(list)
         for c, t in made:
-            parts[frozenset(self.scope.store_axes(c))].append((c, t))
+            parts[frozenset(self.source.store_axes(c))].append((c, t))
         listed = [parts[axes] for axes in sorted(parts, key=sorted)]
         inputs = frozenset(c for p in listed for _, t in p for c in self.fragments.inputs(t))
         cost = self.fragments.pricing.cost([self._part(p) for p in listed])
         return Candidate(tuple(map(tuple, listed)), inputs, cost.us, kind)
 
     def _part(self, made: Sequence[tuple[int, Term]]) -> Part:
-        stores = tuple(s for c, t in made for s in self.scope.stores(c, t))
-        return Part(self.scope.store_axes(made[0][0]), stores)
+        stores = tuple(s for c, t in made for s in self.source.stores(c, t))
+        return Part(self.source.store_axes(made[0][0]), stores)
 
     def kernel(self, c: Candidate) -> KernelForm:
         """The candidate as a kernel over the buffers of the program and of the classes."""
@@ -94,8 +94,7 @@ class Candidates:
         stack = sorted(self.scope.roots)
         while stack:
             c = stack.pop()
-            border = c in self.scope.borders and c not in self.scope.roots
-            if c not in needed and not border:
+            if c not in needed and c not in self.scope.given:
                 needed[c] = self.fragments.closed(c)
                 stack += [x for t in needed[c] for x in self.fragments.inputs(t)]
         return needed
@@ -126,19 +125,19 @@ class Candidates:
     def _also(self, single: Candidate) -> list[Candidate]:
         """Values that a fragment computes on the way and that others read, stored as well."""
         ((c, t),) = single.parts[0]
-        axes = frozenset(self.scope.store_axes(c))
+        axes = frozenset(self.source.store_axes(c))
         met: dict[int, Term] = {}
         for x in postorder(t):
             k = self.fragments.class_of.get(x)
             if k is None or k == c or k not in self.needed or isinstance(x, T.Load):
                 continue
-            if x.free == axes == frozenset(self.scope.store_axes(k)) and self._wanted(k):
+            if x.free == axes == frozenset(self.source.store_axes(k)) and self._wanted(k):
                 met.setdefault(k, x)
         groups = [g for n in range(1, MOST_ALSO + 1) for g in itertools.combinations(sorted(met.items()), n)]
         return [self.candidate([(c, t), *g], "also") for g in groups]
 
     def _wanted(self, c: int) -> bool:
-        return self.scope.fan.get(c, 1) > 1 or c in self.scope.roots
+        return self.source.fan.get(c, 1) > 1 or c in self.scope.roots
 
     def _siblings(self, found: Sequence[Candidate], live: frozenset[int]) -> list[Candidate]:
         """Kernels with a contraction operand, or with a buffer and all axes, in common, laid side by side."""
@@ -174,7 +173,7 @@ class Candidates:
             if c.kind != "single":
                 continue
             ((out, t),) = c.parts[0]
-            axes = ",".join(self.scope.store_axes(out))
+            axes = ",".join(self.source.store_axes(out))
             for x in postorder(t):
                 factors = product(x)
                 if isinstance(x, T.Fold) and factors is not None:

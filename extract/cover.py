@@ -12,7 +12,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from extract.candidates import Candidate
-from extract.items import ExtractError
+from extract.source import ExtractError
 
 TIE = 1e-6  # ties go to the earlier candidate
 Row = tuple[dict[int, float], float, float]

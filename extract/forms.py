@@ -15,6 +15,7 @@ from extract.cost import Cost, kernel_cost, sweeps
 from extract.cover import Cover, CoverProblem
 from extract.fragments import Breadth, Fragments
 from extract.items import Scope
+from extract.source import Source
 from ir.loop import Form, KernelForm, LoopProgram
 from ir.machine import Machine
 
@@ -32,15 +33,14 @@ class Region:
         self.scope = scope
         self.fragments = Fragments(scope, machine, breadth)
         self.candidates = Candidates(self.fragments)
-        self.given = scope.borders - set(scope.roots)
         self.found = self.candidates.all(self._live)
         if price is not None:
             self.found = [self._priced(c, price) for c in self.found]
-        self.problem = CoverProblem(self.found, scope.roots, self.given)
+        self.problem = CoverProblem(self.found, scope.roots, scope.given)
 
     def _live(self, candidates: Sequence[Candidate]) -> set[int]:
         """Classes that near-best covers by these candidates make."""
-        problem = CoverProblem(candidates, self.scope.roots, self.given)
+        problem = CoverProblem(candidates, self.scope.roots, self.scope.given)
         near = itertools.islice(problem.covers(time.perf_counter() + NEAR_SECONDS), NEAR_BEST)
         return {o for cover in near for i in cover.picks for o in candidates[i].outs}
 
@@ -64,14 +64,14 @@ def forms(
     the `gap` to the best that was not closed in `budget_s`, and per kernel its cost.
     """
     deadline = time.perf_counter() + budget_s
-    scope = Scope(graph, tuple(sorted(set(graph.roots))))
-    region = Region(scope, machine, NARROW if k == 1 else WIDE, price)
+    source = Source(graph)
+    region = Region(Scope(source, graph.roots), machine, NARROW if k == 1 else WIDE, price)
     found: dict[object, Form] = {}
     for cover in itertools.islice(region.problem.covers(deadline), TRIES * k):
         signature = region.signature(cover)
         if signature not in found:
             kernels = [region.found[i].parts for i in cover.picks]
-            form = Assembly(scope, scope.substitute.extents, kernels).form("")
+            form = Assembly(source, source.substitute.extents, kernels).form("")
             found[signature] = _costed(form, machine, price, signature, cover.gap)
         if len(found) == k:
             break

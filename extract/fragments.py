@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from egraph.graph import ENode
 from extract.cost import Pricing
 from extract.facts import buffers_read, contractions, levels, open_states, streams
-from extract.items import Scope, buffer_of, class_read
+from extract.items import Scope
+from extract.source import buffer_of, class_read
 from extract.work import EXPONENTIALS
 from ir import term as T
 from ir.loop import Part, Store
@@ -44,10 +45,10 @@ class Fragments:
     """The fragments of the classes of a scope, with their modelled times as kernels of their own."""
 
     def __init__(self, scope: Scope, machine: Machine, breadth: Breadth) -> None:
-        self.scope, self.graph, self.breadth = scope, scope.graph, breadth
-        self.substitute = scope.substitute
+        self.scope, self.source, self.graph, self.breadth = scope, scope.source, scope.graph, breadth
+        self.substitute = scope.source.substitute
         buffers = {b.name: b for b in self.graph.program.buffers}
-        buffers |= {buffer_of(c): scope.scratch(c) for c in sorted(scope.items)}
+        buffers |= {buffer_of(c): scope.source.scratch(c) for c in sorted(scope.items)}
         self.risky: set[Term] = set()
         self.pricing = Pricing(self.substitute.extents, buffers, machine, lambda t: t not in self.risky)
         self.choice: dict[Term, Choice] = {}
@@ -74,12 +75,12 @@ class Fragments:
 
     def rank(self, t: Term, share: bool) -> float:
         """The time of `t` with the time to have its inputs, shared by their readers or paid in full."""
-        fan = self.scope.fan
+        fan = self.source.fan
         return self.us(t) + sum(self.flow(c) / (fan.get(c, 1) if share else 1) for c in self.inputs(t))
 
     def flow(self, c: int) -> float:
         """An estimate of the time to have a class in its buffer, shared by its readers."""
-        if c in self.scope.borders and c not in self.scope.roots:
+        if c in self.scope.given:
             return 0.0
         if c not in self._flow:
             self._flow[c] = UNKNOWN_US
@@ -96,15 +97,15 @@ class Fragments:
         """The kept fragments of a class, best first; none where the class is being worked on or is a border."""
         if c in self._known:
             return self._known[c]
-        if c in self._busy or (c in self.scope.borders and c not in self.scope.roots):
+        if c in self._busy or c in self.scope.given:
             return []
         self._busy.add(c)
-        found = list(dict.fromkeys(t for n in self.scope.nodes(c) for t in self._of_node(c, n)))
-        for axis in self.scope.swept_by(c):
+        found = list(dict.fromkeys(t for n in self.source.nodes(c) for t in self._of_node(c, n)))
+        for axis in self.source.swept_by(c):
             found += self._streams_of(axis, c)
         self._busy.discard(c)
         kept = self._best(found)
-        marked = c in self.scope.items or self.scope.fan.get(c, 1) > 1
+        marked = c in self.scope.items or self.source.fan.get(c, 1) > 1
         for t in kept:
             self.class_of.setdefault(t, c)
             if marked:
@@ -116,10 +117,9 @@ class Fragments:
     def uses(self, c: int) -> list[Term]:
         """What a reader of the class can take: its buffer and its fragments."""
         inlined = self.of(c)
-        border = c in self.scope.borders and c not in self.scope.roots
-        if not border and (c not in self.scope.items or all(open_states(t) for t in inlined)):
+        if c not in self.scope.given and (c not in self.scope.items or all(open_states(t) for t in inlined)):
             return inlined
-        read = self.scope.load(c)
+        read = self.source.load(c)
         self.choice.setdefault(read, {c: read})
         return [read, *inlined]
 
@@ -127,7 +127,7 @@ class Fragments:
         if n.op == "Prefix":
             (below,) = n.children
             axis = str(n.payload[1])
-            if axis in self.scope.swept_by(below):
+            if axis in self.source.swept_by(below):
                 yield T.State(f"s{below}", self.graph.dtype[below], tuple(sorted(self.graph.free[below])))
             return
         options = [self.uses(k) for k in n.children]
@@ -149,7 +149,7 @@ class Fragments:
             return t
         t = node_term(n, kids)
         if n.op == "Unary" and n.payload[0] in EXPONENTIALS:
-            as_written = (c, str(n.payload[0]), n.children) in self.scope.written
+            as_written = (c, str(n.payload[0]), n.children) in self.source.written
             if n.children[0] not in self.graph.safe and not as_written:
                 self.risky.add(kids[0])
         return t
@@ -188,7 +188,7 @@ class Fragments:
     def _states(self, t: Term, axis: str) -> list[int]:
         """Classes of the open states of `t` that are carried along `axis`."""
         classes = sorted(int(name[1:]) for name in open_states(t) if name[1:].isdigit())
-        return [x for x in classes if axis in self.scope.swept_by(x)]
+        return [x for x in classes if axis in self.source.swept_by(x)]
 
     def _add_state(
         self, x: int, axis: str, updates: dict[int, Term], chosen: dict[int, Term]

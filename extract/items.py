@@ -1,103 +1,25 @@
-"""Which classes of an e-graph may be materialised in a buffer, and the part of the graph that extraction looks at."""
+"""Which classes of a region may be materialised in a buffer."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
 
-from egraph.graph import EGraph, ENode
-from extract.rewrite import Substitution, rebuilt, with_children
-from ir import term as T
-from ir.loop import Buffer, Store, contiguous
-from ir.node import IRError, postorder
-from ir.term import Term
+from extract.source import Source
 
 POINTWISE = ("Unary", "Binary", "Round", "Select")
 PLAIN = ("Load", "Index", "Const", "Extent", "Identity")  # cheaper to write again than to keep
 
 
-class ExtractError(IRError):
-    """A graph or a program that extraction cannot cover; the message is one sentence."""
-
-
-def buffer_of(c: int) -> str:
-    """The name of the buffer that holds a class while kernels are chosen; no program can use it."""
-    return f"%{c}"
-
-
-def class_read(buffer: str) -> int:
-    """The class that a buffer holds; -1 for a buffer of the program."""
-    return int(buffer[1:]) if buffer[0] == "%" else -1
-
-
-@dataclass
 class Scope:
-    """A region of the graph: the classes to make (`roots`) from inputs and from classes made before (`borders`)."""
+    """A region of the graph: the classes to make (`roots`) from inputs and from `given` classes made before."""
 
-    graph: EGraph
-    roots: tuple[int, ...]
-    borders: frozenset[int] = frozenset()
-    sources: tuple[Term, ...] = ()
-    items: frozenset[int] = field(init=False)
-    fan: dict[int, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.sources = self.sources or tuple(s.value for s in self.graph.program.results)
-        self.substitute = Substitution(self.graph.program.axes)
-        self.results = tuple(
-            replace(s, index=tuple(_resolved(t, self.substitute) for t in s.index))
-            for s in self.graph.program.results
-        )
-        self.innermost = _innermost_bytes(self.graph)
-        self._order = {a: k for k, a in enumerate(self.graph.program.axes)}
-        self._streams: dict[int, list[str]] = defaultdict(list)
-        for c, axis in sorted(self.graph.streams):
-            self._streams[c].append(axis)
+    def __init__(self, source: Source, roots: Iterable[int], borders: Iterable[int] = ()) -> None:
+        self.source, self.graph = source, source.graph
+        self.roots = tuple(sorted(set(roots)))
+        self.given = frozenset(borders) - set(self.roots)
         self.reachable = self._reach()
-        self._read_source()
         self._find_items()
-
-    def axes(self, c: int) -> tuple[str, ...]:
-        """The free axes of a class in storage order: the program's, but the axis most often contiguous last."""
-        axes = sorted(self.graph.free[c], key=lambda a: self._order[a])
-        if axes:
-            last = max(axes, key=lambda a: (self.innermost.get(a, 0), self._order[a]))
-            axes.remove(last)
-            axes.append(last)
-        return tuple(axes)
-
-    def store_axes(self, c: int) -> tuple[str, ...]:
-        """The axes over which a kernel that makes the class runs: those of its first result, or its own."""
-        store = next((s for r, s in zip(self.graph.roots, self.results, strict=True) if r == c), None)
-        return self.axes(c) if store is None else self.axes_of(store)
-
-    def axes_of(self, store: Store) -> tuple[str, ...]:
-        """The axes of a store in the order of its index."""
-        order = [a for t in store.index for a in sorted(t.free, key=self._order.__getitem__)]
-        order += sorted(store.axes - set(order), key=self._order.__getitem__)
-        return tuple(dict.fromkeys(order))
-
-    def stores(self, c: int, value: Term) -> tuple[Store, ...]:
-        """What a kernel that makes the class stores: its results, or its scratch buffer."""
-        mine = [s for r, s in zip(self.graph.roots, self.results, strict=True) if r == c]
-        first = [replace(s, value=value) for s in mine if s.axes == mine[0].axes]
-        return tuple(first) or (Store(buffer_of(c), self.load(c).index, value),)
-
-    def scratch(self, c: int) -> Buffer:
-        """The buffer in which the class is materialised."""
-        shape = tuple(self.graph.program.axes[a] for a in self.axes(c))
-        return Buffer(buffer_of(c), self.graph.dtype[c], shape, contiguous(shape), role="scratch")
-
-    def load(self, c: int) -> T.Load:
-        """The class read back from its buffer."""
-        return T.Load(buffer_of(c), self.graph.dtype[c], tuple(T.Index(a) for a in self.axes(c)))
-
-    def nodes(self, c: int) -> Iterator[ENode]:
-        """The nodes that compute a class from other classes (a prefix value of an earlier step is a state)."""
-        return (n for n in self.graph.classes[c] if n.op != "Prefix" or n.payload[0] == "old")
-
-    # ---- analyses
 
     def _reach(self) -> list[int]:
         """Classes that can take part, children before parents where no cycle forbids it."""
@@ -111,42 +33,20 @@ class Scope:
             elif c not in seen:
                 seen.add(c)
                 stack.append((c, True))
-                if c not in self.borders or c in self.roots:
-                    stack.extend((k, False) for k in sorted(self._below(c), reverse=True))
+                if c not in self.given:
+                    stack.extend((k, False) for k in sorted(self.source.below(c), reverse=True))
         return out
-
-    def _below(self, c: int) -> set[int]:
-        steps = {self.graph.new[a, c] for a in self.swept_by(c)}
-        return steps.union(*(n.children for n in self.nodes(c)))
-
-    def swept_by(self, c: int) -> list[str]:
-        """Axes over which the class can be carried as a state of a stream."""
-        return [a for a in self._streams.get(c, ()) if (a, c) in self.graph.new]
-
-    def _read_source(self) -> None:
-        """Distinct readers of each class in the program as written, and its nodes."""
-        readers: dict[int, set[int]] = defaultdict(set)
-        self.source: dict[int, Term] = {}
-        self.written: set[tuple[int, str, tuple[int, ...]]] = set()
-        for t in postorder(*self.sources):
-            c = self.graph.class_of[t]
-            self.source.setdefault(c, t)
-            kids = tuple(self.graph.class_of[k] for k in t.terms)
-            self.written.add((c, str(getattr(t, "op", "")), kids))
-            for k in kids:
-                readers[k].add(c)
-        self.fan = {c: max(1, len(r)) for c, r in readers.items()}
 
     def _find_items(self) -> None:
         users: dict[int, set[tuple[int, bool]]] = defaultdict(set)
         free = self.graph.free
         for c in self.reachable:
-            for n in self.nodes(c):
+            for n in self.source.nodes(c):
                 if n.op != "Prefix":
                     for k in n.children:
                         users[k].add((c, n.op in POINTWISE and free[k] == free[c]))
         found = {c for c in self.reachable if self._is_item(c, users[c] - {(c, True), (c, False)})}
-        self.items = frozenset(found) | set(self.roots) | (self.borders & set(self.reachable))
+        self.items = frozenset(found) | set(self.roots) | (self.given & set(self.reachable))
 
     def _is_item(self, c: int, users: Iterable[tuple[int, bool]]) -> bool:
         g = self.graph
@@ -161,32 +61,5 @@ class Scope:
             return bool(ops & {"Fold"}) and not ops & {"Load", "Prefix"}
         if g.folded[c] and not kept:
             return True
-        shared = self.fan.get(c, 1) > 1 and c in self.source and g.dtype[c] != "bool"
+        shared = self.source.fan.get(c, 1) > 1 and c in self.source.terms and g.dtype[c] != "bool"
         return bool(ops & {"Round", "Fold"}) or shared
-
-
-def _resolved(index: Term, substitute: Substitution) -> Term:
-    """An index of a store with explicit substitutions carried out."""
-
-    def leaf(t: Term, kids: Sequence[Term]) -> Term:
-        if not isinstance(t, T.At):
-            return with_children(t, kids)
-        done = substitute(kids[1], t.axis, kids[0])
-        if done is None:
-            raise ExtractError(f"a store's index holds a scan along {t.axis} at another position")
-        return done
-
-    return rebuilt([index], leaf)[0]
-
-
-def _innermost_bytes(graph: EGraph) -> dict[str, int]:
-    """Per axis, the bytes of all buffers in which it is the contiguous one."""
-    out: dict[str, int] = defaultdict(int)
-    buffers = {b.name: b for b in graph.program.buffers}
-    places = [(t.buffer, t.index) for t in graph.class_of if isinstance(t, T.Load)]
-    places += [(s.buffer, s.index) for s in graph.program.results]
-    for name, index in sorted(set(places), key=lambda p: (p[0], [t.digest for t in p[1]])):
-        for stride, t in zip(buffers[name].strides, index, strict=True):
-            if stride == 1 and isinstance(t, T.Index):
-                out[t.axis] += buffers[name].bytes
-    return dict(out)
