@@ -1,0 +1,271 @@
+"""Tensor programs for tests: a few words to build them, written examples with inputs, and seeded random ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ir import tensor as X
+from ir import term as T
+from ir.dtype import Array, is_float, rounded
+from ir.loop import contiguous
+
+Inputs = dict[str, Array]
+Case = tuple[X.TensorProgram, Inputs]
+
+
+# ---- words
+
+
+def given(name: str, shape: Sequence[int], dtype: str = "f32") -> X.Input:
+    return X.Input(name, dtype, tuple(shape), contiguous(tuple(shape)), 0)
+
+
+def o(k: int) -> T.Term:
+    return T.Index(f"o{k}")
+
+
+def source(k: int, rank: int, dtype: str = "i64") -> T.Term:
+    return T.Var(f"g{k}", dtype, tuple(f"o{j}" for j in range(rank)))
+
+
+def number(value: int) -> T.Term:
+    return T.number(value)
+
+
+def plus(x: T.Term, y: T.Term | int) -> T.Term:
+    return T.binary("add", x, number(y) if isinstance(y, int) else y)
+
+
+def times(x: T.Term, y: int) -> T.Term:
+    return T.binary("mul", x, number(y))
+
+
+def view(
+    x: X.Tensor,
+    shape: Sequence[int],
+    index: Sequence[T.Term],
+    valid: T.Term | None = None,
+    fill: float = 0,
+    sources: Sequence[X.Tensor] = (),
+) -> X.Tensor:
+    return X.View(x, tuple(shape), tuple(index), valid, T.bits_of(x.dtype, fill), tuple(sources))
+
+
+def shape_of(x: X.Tensor) -> tuple[int, ...]:
+    return tuple(int(e) for e in x.shape)
+
+
+def permute(x: X.Tensor, *order: int) -> X.Tensor:
+    return view(x, [shape_of(x)[d] for d in order], [o(order.index(d)) for d in range(len(order))])
+
+
+def reshape(x: X.Tensor, *shape: int) -> X.Tensor:
+    """As the address in row-major order of the new shape, taken apart by the old one."""
+    flat: T.Term = number(0)
+    for k, s in enumerate(contiguous(shape)):
+        flat = plus(flat, times(o(k), s))
+    index = []
+    for e, s in zip(shape_of(x), contiguous(shape_of(x)), strict=True):
+        part = T.binary("floordiv", flat, number(max(s, 1)))
+        index.append(T.binary("mod", part, number(max(e, 1))))
+    return view(x, shape, index)
+
+
+def expand(x: X.Tensor, *shape: int) -> X.Tensor:
+    """Broadcast as numpy does."""
+    extra = len(shape) - len(x.shape)
+    return view(x, shape, [number(0) if e == 1 else o(k + extra) for k, e in enumerate(shape_of(x))])
+
+
+def shifted(x: X.Tensor, dim: int, start: int, stop: int, step: int = 1) -> X.Tensor:
+    shape = list(shape_of(x))
+    shape[dim] = len(range(start, stop, step))
+    index = [o(k) if k != dim else plus(times(o(k), step), start) for k in range(len(shape))]
+    return view(x, shape, index)
+
+
+def flip(x: X.Tensor, dim: int) -> X.Tensor:
+    e = shape_of(x)[dim]
+    index = [o(k) if k != dim else plus(T.unary("neg", o(k)), e - 1) for k in range(len(x.shape))]
+    return view(x, shape_of(x), index)
+
+
+def pad(x: X.Tensor, dim: int, low: int, high: int, fill: float = 0) -> X.Tensor:
+    shape = list(shape_of(x))
+    inner = plus(o(dim), -low)
+    inside = T.binary("and", T.binary("le", number(0), inner), T.binary("lt", inner, number(shape[dim])))
+    shape[dim] += low + high
+    return view(x, shape, [o(k) if k != dim else inner for k in range(len(shape))], inside, fill)
+
+
+def cat(x: X.Tensor, y: X.Tensor, dim: int) -> X.Tensor:
+    nx, ny = shape_of(x)[dim], shape_of(y)[dim]
+    ramp = X.Iota(nx + ny)
+    shape = [*shape_of(x)]
+    shape[dim] = nx + ny
+    first = apply("lt", view(ramp, shape, [o(dim)]), full(nx, "i64", shape))
+    return apply("select", first, pad(x, dim, 0, ny), pad(y, dim, nx, 0))
+
+
+def full(value: float, dtype: str, shape: Sequence[int]) -> X.Tensor:
+    return X.Full(dtype, T.bits_of(dtype, value), tuple(shape))
+
+
+def apply(op: str, *operands: X.Tensor | float) -> X.Tensor:
+    """An elementwise operator with broadcasting; gt, ge, sub and div too."""
+    first = next(x for x in operands if isinstance(x, X.Tensor) and (op != "select" or x.dtype != "bool"))
+    tensors = [x if isinstance(x, X.Tensor) else full(x, first.dtype, ()) for x in operands]
+    shape = np.broadcast_shapes(*(shape_of(x) for x in tensors))
+    wide = [x if x.shape == shape else expand(x, *shape) for x in tensors]
+    if op in ("gt", "ge"):
+        return X.Map("lt" if op == "gt" else "le", (wide[1], wide[0]))
+    if op in ("sub", "div"):
+        inverse = X.Map("neg" if op == "sub" else "recip", (wide[1],))
+        return X.Map("add" if op == "sub" else "mul", (wide[0], inverse))
+    return X.Map(op, tuple(wide))
+
+
+def reduce(monoid: str, x: X.Tensor, *dims: int, keep: bool = False) -> X.Tensor:
+    out = X.Reduce(monoid, tuple(sorted(dims)), x)
+    if not keep:
+        return out
+    kept = [k for k in range(len(x.shape)) if k not in dims]
+    shape = [1 if k in dims else e for k, e in enumerate(shape_of(x))]
+    return view(out, shape, [o(k) for k in kept])
+
+
+def contract(spec: str, x: X.Tensor, y: X.Tensor) -> X.Tensor:
+    """As einsum, in the compute type."""
+    operands, out = spec.split("->")
+    a, b = operands.split(",")
+    return X.Contract(x, y, tuple(a), tuple(b), tuple(out))
+
+
+def to(dtype: str, x: X.Tensor, origin: str = "op") -> X.Tensor:
+    return x if x.dtype == dtype else X.Convert(dtype, origin, x)
+
+
+def program(name: str, *results: X.Tensor | tuple[X.Tensor, str]) -> X.TensorProgram:
+    """Results y0, y1, ...; a pair names the input that the result replaces."""
+    out = []
+    for k, r in enumerate(results):
+        value, writes = r if isinstance(r, tuple) else (r, None)
+        out.append(X.Result(f"y{k}", value, contiguous(shape_of(value)), writes))
+    found: dict[X.Input, None] = {}
+    stack: list[X.Tensor] = [r.value for r in reversed(out)]
+    seen: set[X.Tensor] = set()
+    while stack:
+        t = stack.pop()
+        if t not in seen:
+            seen.add(t)
+            stack.extend(reversed(t.tensors))
+            if isinstance(t, X.Input):
+                found[t] = None
+    return X.TensorProgram(name, tuple(sorted(found, key=lambda t: t.name)), tuple(out))
+
+
+def random_inputs(p: X.TensorProgram, seed: int, positions: dict[str, int] | None = None) -> Inputs:
+    """Normal floats rounded to the input's type; integers below the extent named in `positions`, else small."""
+    rng = np.random.default_rng(seed)
+    out: Inputs = {}
+    for t in p.inputs:
+        shape = shape_of(t)
+        if is_float(t.dtype):
+            out[t.name] = rounded(rng.standard_normal(shape), t.dtype)
+        elif t.dtype == "bool":
+            out[t.name] = rng.random(shape) < 0.5
+        else:
+            out[t.name] = rounded(rng.integers(0, (positions or {}).get(t.name, 5), shape), t.dtype)
+    return out
+
+
+# ---- written programs
+
+
+def root_mean_square(dtype: str = "bf16", rows: int = 6, columns: int = 16) -> X.TensorProgram:
+    x, w = given("x", (1, rows, columns), dtype), given("w", (columns,), dtype)
+    wide = to("f32", x)
+    mean = apply("div", reduce("add", apply("mul", wide, wide), 2, keep=True), float(columns))
+    scaled = to(dtype, apply("mul", wide, apply("rsqrt", apply("add", mean, 1e-6))))
+    return program("root_mean_square", to(dtype, apply("mul", scaled, w)))
+
+
+def layer_norm(dtype: str = "f32") -> X.TensorProgram:
+    x, w, b = given("x", (5, 12), dtype), given("w", (12,), dtype), given("b", (12,), dtype)
+    mean = apply("div", reduce("add", x, 1, keep=True), 12.0)
+    centred = apply("sub", x, mean)
+    variance = apply("div", reduce("add", apply("mul", centred, centred), 1, keep=True), 12.0)
+    normed = apply("mul", centred, apply("rsqrt", apply("add", variance, 1e-5)))
+    return program("layer_norm", to(dtype, apply("add", apply("mul", normed, w), b)))
+
+
+def softmax_of(x: X.Tensor, dim: int) -> X.Tensor:
+    e = apply("exp", apply("sub", x, reduce("max", x, dim, keep=True)))
+    return apply("div", e, reduce("add", e, dim, keep=True))
+
+
+def softmax() -> X.TensorProgram:
+    return program("softmax", softmax_of(given("x", (4, 9)), 1))
+
+
+def rotated(x: X.Tensor, cos: X.Tensor, sin: X.Tensor) -> X.Tensor:
+    """Rotary embedding by halves of the last dimension."""
+    d = len(x.shape) - 1
+    half = shape_of(x)[d] // 2
+    turned = cat(apply("neg", shifted(x, d, half, 2 * half)), shifted(x, d, 0, half), d)
+    return apply("add", apply("mul", x, cos), apply("mul", turned, sin))
+
+
+def grouped_attention(
+    dtype: str = "f32", rows: int = 6, heads: int = 4, groups: int = 2, width: int = 8
+) -> X.TensorProgram:
+    """A whole attention block: projections, rotary embedding, causal mask, grouped heads, output projection, residual."""
+    hidden = heads * width
+    x = given("x", (1, rows, hidden), dtype)
+    wq, wk = given("wq", (hidden, hidden), dtype), given("wk", (groups * width, hidden), dtype)
+    wv, wo = given("wv", (groups * width, hidden), dtype), given("wo", (hidden, hidden), dtype)
+    cos, sin = given("cos", (1, 1, rows, width)), given("sin", (1, 1, rows, width))
+
+    def projected(w: X.Tensor, n: int) -> X.Tensor:
+        flat = to(dtype, contract("bsk,nk->bsn", x, w))
+        return permute(reshape(flat, 1, rows, n, width), 0, 2, 1, 3)
+
+    q = to(dtype, rotated(projected(wq, heads), cos, sin))
+    k = to(dtype, rotated(projected(wk, groups), cos, sin))
+    v = projected(wv, groups)
+    k, v = (
+        reshape(
+            expand(reshape(t, 1, groups, 1, rows, width), 1, groups, heads // groups, rows, width),
+            1, heads, rows, width,
+        )
+        for t in (k, v)
+    )  # fmt: skip
+    scores = apply("mul", contract("bhid,bhjd->bhij", q, k), 1 / math.sqrt(width))
+    ramp = X.Iota(rows)
+    seen = apply("le", view(ramp, (rows, rows), [o(1)]), view(ramp, (rows, rows), [o(0)]))
+    masked = apply("select", seen, scores, -math.inf)
+    mixed = to(dtype, contract("bhij,bhjd->bhid", to(dtype, softmax_of(masked, 3)), v))
+    merged = reshape(permute(mixed, 0, 2, 1, 3), 1, rows, hidden)
+    out = to(dtype, contract("bsk,nk->bsn", merged, wo))
+    return program("grouped_attention", to(dtype, apply("add", x, out)))
+
+
+def self_product() -> X.TensorProgram:
+    x = given("x", (5, 7))
+    return program(
+        "self_product",
+        contract("ik,kj->ij", x, permute(x, 1, 0)),
+        apply("add", permute(given("z", (3, 3)), 1, 0), given("z", (3, 3))),
+    )
+
+
+WRITTEN: dict[str, Callable[[], X.TensorProgram]] = {
+    "root_mean_square": root_mean_square,
+    "layer_norm": layer_norm,
+    "softmax": softmax,
+    "grouped_attention": grouped_attention,
+    "self_product": self_product,
+}
