@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 from bench import results, tables, targets
@@ -93,6 +94,9 @@ def measure_command(
     commit: Annotated[str, typer.Option(help="The commit, where the tree has no repository.")] = "",
 ) -> None:
     """Gate and time cases on the GPU of this machine; rows are appended to rows.jsonl as they come."""
+    if not torch.cuda.is_available():
+        typer.echo("bench: torch sees no CUDA device here; `check` needs none", err=True)
+        raise typer.Exit(2)
     flight = Flight(
         against.split(","), out / "rows.jsonl", commit or current_commit(), limit, case_limit, processes, jobs, tiny
     )
@@ -153,7 +157,8 @@ def show_rows(files: list[Path] | None) -> None:
     """One line a case: cold medians of every contender, our ratio to the best peer, our error."""
     names = EVERYONE.split(",")
     lines = []
-    for name, rows in results.latest([r for r in results.load(files) if "contenders" in r]).items():
+    found = results.load(files)
+    for name, rows in results.latest([r for r in found if "contenders" in r]).items():
         ratios = against_best(rows, PEERS, "cold")
         ratio = geometric([ratios]) if ratios else None
         ours = rows[-1]["contenders"].get(OURS, {})
@@ -171,6 +176,9 @@ def show_rows(files: list[Path] | None) -> None:
         )
     header = ["case", "reference", *names, "best peer", "ratio", "processes", "error", "notes"]
     tables.show("cold, us", header, lines)
+    for row in found:
+        if "error" in row:
+            typer.echo(f"{row['case']} #{row['process']}: {row['error'].splitlines()[-1]}")
 
 
 if __name__ == "__main__":

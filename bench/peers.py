@@ -24,13 +24,11 @@ def eager(fn: Function, inputs: Sequence[torch.Tensor]) -> Function:
 
 def compiled(fn: Function, inputs: Sequence[torch.Tensor]) -> Function:
     """torch.compile of the whole graph for these shapes alone."""
-    torch._dynamo.reset()
     return torch.compile(fn, fullgraph=True, dynamic=False)
 
 
 def autotuned(fn: Function, inputs: Sequence[torch.Tensor]) -> Function:
     """torch.compile with its search over kernels; the protocol captures graphs itself."""
-    torch._dynamo.reset()
     return torch.compile(fn, fullgraph=True, dynamic=False, mode="max-autotune-no-cudagraphs")
 
 

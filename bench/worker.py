@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,15 +78,15 @@ def measure(case: Case, names: Sequence[str], tiny: bool, lock: Path | None, com
                 found[name] = {"error": f"{type(error).__name__}: {str(error).strip()[:300]}"}
         del checked
     before = machine.query(*machine.CLOCKS)
-    with turn(lock, alone=True):
+    with turn(lock, alone=True), ThreadPoolExecutor(1) as aside:
         sets = input_sets(case, built)
         for mode, copies in (("cold", sets), ("hot", sets[:1])):
             replays = {name: protocol.prepare(call, copies) for name, call in calls.items()}
+            during = aside.submit(machine.query, *machine.CLOCKS)
             samples = protocol.interleave(replays)
             for name, replay in replays.items():
                 found[name][mode] = protocol.summary(replay, samples[name])
             torch.cuda.empty_cache()
-        after = machine.query(*machine.CLOCKS)
     return {
         "case": case.name,
         "dtype": case.dtype,
@@ -98,7 +99,7 @@ def measure(case: Case, names: Sequence[str], tiny: bool, lock: Path | None, com
         "reference_us": None if tiny else baseline().get(case.name, {}).get("reference_us"),
         "contenders": found,
         "machine": machine.machine_name(),
-        "clocks": {"before": before, "after": after},
+        "clocks": {"before": before, "during": during.result()},
         "versions": machine.versions(),
         "commit": commit,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
