@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 
 from cuda.bindings import nvrtc
 
+from codegen.resources import read_log
 from ir.machine import TARGETS
 from ir.node import IRError
 
@@ -57,7 +58,9 @@ def compile_text(text: str, target: str, name: str = "kernel", contract: bool = 
         ptx = _read(program, "PTX").rstrip(b"\0").decode()
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return Binary(name, target, cubin, ptx, log, *_resources(log), time.perf_counter() - start)
+    used = read_log(log)
+    seconds = time.perf_counter() - start
+    return Binary(name, target, cubin, ptx, log, used.registers, used.spill_bytes, used.shared_bytes, seconds)
 
 
 def compile_all(texts: Sequence[tuple[str, str]], target: str, threads: int = 2) -> list[Binary]:
@@ -113,20 +116,3 @@ def _explain(name: str, target: str, text: str, log: str) -> str:
         for n in range(max(1, number - 2), min(len(lines), number + 2) + 1)
     ]
     return "\n".join([f"{name} does not compile for {target}: line {number}: {found[2]}", *around, log])
-
-
-def _resources(log: str) -> tuple[int, int, int]:
-    """Registers a thread, bytes spilled, bytes of static shared memory."""
-    spills = _numbers(r"(\d+) bytes spill stores", log)
-    loads = _numbers(r"(\d+) bytes spill loads", log)
-    spilled = max((a + b for a, b in zip(spills, loads, strict=True)), default=0)
-    return (
-        max(_numbers(r"Used (\d+) registers", log), default=0),
-        spilled,
-        max(_numbers(r"(\d+) bytes smem", log), default=0),
-    )
-
-
-def _numbers(pattern: str, log: str) -> list[int]:
-    found: Iterable[str] = re.findall(pattern, log)
-    return [int(n) for n in found]

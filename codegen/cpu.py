@@ -24,10 +24,9 @@ from ir.kernel import KernelProgram
 from ir.node import IRError
 
 PRELUDE = Path(__file__).with_name("host_prelude.h")
-FLAGS = (
-    "-std=c++17 -O1 -w -fwrapv -fno-strict-aliasing -fno-exceptions -fno-rtti -ffp-contract=off "
-    "-fno-threadsafe-statics -fsanitize=bounds -fsanitize-undefined-trap-on-error"
-).split()
+_FLAGS = """-std=c++17 -O1 -w -fwrapv -fno-strict-aliasing -fno-exceptions -fno-rtti -ffp-contract=off
+-fno-threadsafe-statics -fsanitize=bounds -fsanitize-undefined-trap-on-error"""
+FLAGS = tuple(_FLAGS.split())
 ORDERS = {"forward": 0, "reverse": 1, "random": 2}
 FAULT = 3
 PAGE_BYTES = 4096

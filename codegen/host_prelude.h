@@ -217,8 +217,9 @@ static Cell& cell(Region* r, const void* p, const char* what) {
   return r->cells[k];
 }
 [[noreturn]] static void race(const char* what, Region* r, const void* p, const char* did, const Stamp& s) {
-  fault("race: %s element %lld of %s, which block %d thread %d %s with no barrier between", what, place(r, p), r->name,
-        s.block, s.thread, did);
+  char who[64] = "threads of several blocks";
+  if (s.block >= 0) snprintf(who, sizeof who, s.thread < 0 ? "threads of block %d" : "block %d thread %d", s.block, s.thread);
+  fault("race: %s element %lld of %s, which %s %s with no barrier between", what, place(r, p), r->name, who, did);
 }
 static void check_read(Region* r, const void* p, bool atomic) {
   Cell& c = cell(r, p, "reads");

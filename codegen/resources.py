@@ -1,0 +1,62 @@
+"""What a compiled kernel uses, as ptxas reports it, and how many of its blocks fit on one multiprocessor."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ir.machine import Machine
+
+REGISTER_UNIT = 256  # registers are given to a warp in units of this many
+SHARED_UNIT_BYTES = 128
+RESERVED_SHARED_BYTES = 1024  # a block's share that the system keeps for itself, sm_80 and later
+WARP = 32
+# ptxas gives up the overlap of tensor-core products with other work, and says so.
+SERIALISED = re.compile(r"\bC75(?:08|10|12|19)\b.*")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Of one kernel: registers a thread, bytes spilled a thread, bytes of shared memory a block."""
+
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+
+
+def read_log(log: str) -> Resources:
+    """The resources that `ptxas -v` reports; the maximum where the log speaks of several kernels."""
+    spills = zip(_numbers(r"(\d+) bytes spill stores", log), _numbers(r"(\d+) bytes spill loads", log), strict=True)
+    return Resources(
+        max(_numbers(r"Used (\d+) registers", log), default=0),
+        max((stored + loaded for stored, loaded in spills), default=0),
+        max(_numbers(r"(\d+) bytes smem", log), default=0),
+    )
+
+
+def complaints(log: str) -> list[str]:
+    """Reasons to discard a candidate: registers spilled, or tensor-core products serialised."""
+    spilled = read_log(log).spill_bytes
+    found = [f"{spilled} bytes of registers are spilled"] if spilled else []
+    return found + [m[0] for m in SERIALISED.finditer(log)]
+
+
+def blocks_per_sm(used: Resources, threads: int, dynamic_shared_bytes: int, machine: Machine) -> int:
+    """Blocks that are resident on one multiprocessor at a time; 0 where not even one fits."""
+    shared = used.shared_bytes + dynamic_shared_bytes
+    warps = -(-threads // WARP)
+    per_warp = -(-used.registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
+    if shared > machine.smem_bytes_per_block or used.registers > machine.registers_per_thread:
+        return 0
+    per_block = -(-(shared + RESERVED_SHARED_BYTES) // SHARED_UNIT_BYTES) * SHARED_UNIT_BYTES
+    limits = (
+        machine.registers_per_sm // max(1, per_warp * warps),
+        machine.smem_bytes_per_sm // per_block,
+        machine.threads_per_sm // (warps * WARP),
+        machine.threads_per_sm // (2 * WARP),
+    )
+    return min(limits)
+
+
+def _numbers(pattern: str, log: str) -> list[int]:
+    return [int(n) for n in re.findall(pattern, log)]
