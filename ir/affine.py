@@ -118,13 +118,28 @@ def divided(op: str, x: Affine, by: int, extents: Mapping[str, int]) -> Affine:
 
 def _within(x: Affine, stop: int, extents: Mapping[str, int]) -> bool:
     """Whether 0 <= x < stop is sure."""
+    found = bounds(x, extents)
+    return found is not None and found[0] >= 0 and found[1] < stop
+
+
+def bounds(x: Affine, extents: Mapping[str, int]) -> tuple[int, int] | None:
+    """The least and the greatest value that ranges allow, or None where a term has no known range."""
     low = high = x.const
     for t, c in x.terms:
         span = _span(t, extents)
         if span is None:
-            return False
+            return None
         low, high = low + min(c * e for e in span), high + max(c * e for e in span)
-    return low >= 0 and high < stop
+    return low, high
+
+
+def compared(op: str, x: T.Term, y: T.Term, extents: Mapping[str, int]) -> T.Term:
+    """x < y or x <= y (`op` lt or le), decided where ranges allow."""
+    over = bounds(_sum((affine(y, extents), 1), (affine(x, extents), -1)), extents)
+    least = 1 if op == "lt" else 0
+    if over is not None and (over[0] >= least or over[1] < least):
+        return T.const(over[0] >= least, "bool")
+    return T.binary(op, x, y)
 
 
 def _span(t: T.Term, extents: Mapping[str, int]) -> tuple[int, int] | None:

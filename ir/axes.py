@@ -145,6 +145,7 @@ class Axes:
         spelled: dict[T.Term, T.Term] = {
             coordinate(k): _total([(T.Index(f"#{a.number}"), a.stride) for a in dims])
             for k, dims in enumerate(self._frames[t])
+            if f"o{k}" in i.free
         }
         whole = affine(substitute(i, spelled, extents), extents)
         parts: list[T.Term | int] = []

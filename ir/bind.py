@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import IntEnum
 
 from ir import term as T
-from ir.affine import normal
+from ir.affine import compared, normal
 
 
 def substitute(root: T.Term, mapping: Mapping[T.Term, T.Term], extents: Mapping[str, int]) -> T.Term:
@@ -34,6 +35,12 @@ def _rebuilt(t: T.Term, kids: list[T.Term], extents: Mapping[str, int]) -> T.Ter
             return T.Load(buffer, type_, tuple(normal(k, extents) if k.dtype == "i64" else k for k in kids))
         case T.Unary(op, _):
             return T.unary(op, *kids)
+        case T.Binary("lt" | "le" as op, x, y) if x.dtype == y.dtype == "i64":
+            return compared(op, kids[0], kids[1], extents)
+        case T.Binary("and", _, _) if isinstance(kids[0], T.Const) and kids[0].type == "bool":
+            return kids[1] if kids[0].value else kids[0]
+        case T.Binary("and", _, _) if isinstance(kids[1], T.Const) and kids[1].type == "bool":
+            return kids[0] if kids[1].value else kids[1]
         case T.Binary(op, _, _):
             return T.binary(op, *kids)
         case T.Select():
@@ -44,49 +51,87 @@ def _rebuilt(t: T.Term, kids: list[T.Term], extents: Mapping[str, int]) -> T.Ter
     return t
 
 
+class Kind(IntEnum):
+    """What a term holds; the greatest of its parts counts."""
+
+    LIGHT = 0
+    """Loads and arithmetic: written out at the new coordinates."""
+    MOVED = 1
+    """Besides, folds and scans below an `At`: the moves are composed."""
+    WORK = 2
+    """A fold or a scan in place: an `At` above it lets extraction share or recompute it."""
+
+
 class Binder:
     """Reads terms at other coordinates; `extents` are those of the axes, `fresh` makes another axis like the named one."""
 
     def __init__(self, extents: Mapping[str, int], fresh: Callable[[str], str]) -> None:
         self.extents, self.fresh = extents, fresh
-        self._works: dict[T.Term, bool] = {}
+        self._kinds: dict[T.Term, Kind] = {}
 
-    def works(self, root: T.Term) -> bool:
-        """Whether the term holds a fold or a scan, whose result is worth sharing."""
+    def kind(self, root: T.Term) -> Kind:
+        """What reading the term at other coordinates means."""
         stack = [root]
         while stack:
             t = stack[-1]
-            missing = [k for k in t.terms if k not in self._works]
+            missing = [k for k in t.terms if k not in self._kinds]
             if missing:
                 stack.extend(missing)
                 continue
             stack.pop()
-            self._works[t] = isinstance(t, T.Fold | T.Scan | T.At) or any(self._works[k] for k in t.terms)
-        return self._works[root]
+            below = max((self._kinds[k] for k in t.terms), default=Kind.LIGHT)
+            if isinstance(t, T.At):
+                below = Kind.MOVED
+            self._kinds[t] = Kind.WORK if isinstance(t, T.Fold | T.Scan) else below
+        return self._kinds[root]
 
     def bind(self, x: T.Term, index: Mapping[str, T.Term]) -> T.Term:
         """x with every axis bound to its index term, all at once."""
         pending = {a: i for a, i in index.items() if a in x.free and not (isinstance(i, T.Index) and i.axis == a)}
         if not pending:
             return x
-        if not self.works(x):
-            return substitute(x, {T.Index(a): i for a, i in pending.items()}, self.extents)
+        match self.kind(x):
+            case Kind.LIGHT:
+                return substitute(x, {T.Index(a): i for a, i in pending.items()}, self.extents)
+            case Kind.MOVED:
+                return self._moved_again(x, pending)
+        return self._nested(x, pending)
+
+    def _moved_again(self, x: T.Term, index: Mapping[str, T.Term]) -> T.Term:
+        """x, whose work stands below `At`s, at other coordinates: the moves become one."""
+        leaves: dict[T.Term, T.Term] = {T.Index(a): i for a, i in index.items()}
+        for move in _moves(x):
+            inner = self.bind(move.index, index)
+            rest = {a: i for a, i in index.items() if a != move.axis}
+            leaves[move] = self.bind(move.x, {**rest, move.axis: inner})
+        return substitute(x, leaves, self.extents)
+
+    def _nested(self, x: T.Term, index: Mapping[str, T.Term]) -> T.Term:
+        """One `At` for each axis, in an order in which no index names an axis that an outer one binds."""
+        pending = dict(index)
         while pending:
             ready = next((a for a, i in pending.items() if not i.free & (pending.keys() - {a})), None)
             if ready is None:  # a cycle such as a swap: one axis takes a name of its own first
                 axis = min(pending)
                 other = self.fresh(axis)
                 pending[other] = pending.pop(axis)
-                x = at(axis, T.Index(other), x)
+                x = T.At(axis, T.Index(other), x)
             else:
-                x = at(ready, pending.pop(ready), x)
+                x = T.At(ready, pending.pop(ready), x)
         return x
 
 
-def at(axis: str, index: T.Term, x: T.Term) -> T.Term:
-    """At, where it says anything; a renaming of a renamed axis is one renaming."""
-    if axis not in x.free or (isinstance(index, T.Index) and index.axis == axis):
-        return x
-    if isinstance(x, T.At) and isinstance(x.index, T.Index) and x.index.axis == axis and axis not in x.x.free:
-        return at(x.axis, index, x.x)
-    return T.At(axis, index, x)
+def _moves(root: T.Term) -> list[T.At]:
+    """The outermost `At`s below a term."""
+    found: dict[T.Term, None] = {}
+    stack = [root]
+    seen = {root}
+    while stack:
+        t = stack.pop()
+        if isinstance(t, T.At):
+            found[t] = None
+        else:
+            fresh = [k for k in t.terms if k not in seen]
+            seen.update(fresh)
+            stack.extend(fresh)
+    return [t for t in found if isinstance(t, T.At)]
