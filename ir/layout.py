@@ -8,7 +8,7 @@ partial results whose product is the element. Sub-tiles are projections; layouts
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -112,3 +112,31 @@ class Layout:
                     out[m.axis] = out.get(m.axis, np.zeros(shape, np.int64)) + places % m.size * m.stride
                 places = places // m.size
         return out
+
+
+@dataclass(frozen=True)
+class Family:
+    """Layouts of all sub-tiles of a block, consistent under projection, because every axis has its modes once.
+
+    `thread` gives each axis' thread modes with the threads before each; axes that no tile has together may share
+    threads. `register` lists the register modes of all axes, fastest first.
+    """
+
+    threads: int
+    thread: Mapping[str, tuple[tuple[int, Mode], ...]]
+    register: tuple[Mode, ...]
+
+    def __str__(self) -> str:
+        axes = {a for a, modes in self.thread.items() if modes} | {m.axis for m in self.register if m.axis}
+        return "\n".join(f"  {a}: {self.over((a,))}" for a in sorted(axes))
+
+    def over(self, axes: Iterable[str]) -> Layout:
+        """The layout of a tile over `axes`; threads that hold no axis replicate."""
+        kept, modes, end = set(axes), [], 1
+        for before, mode in sorted((p for a in kept for p in self.thread.get(a, ())), key=lambda p: p[0]):
+            if before % end:
+                raise IRError(f"layout: two of the axes {', '.join(sorted(kept))} share threads")
+            modes += [Mode(before // end), mode]
+            end = before * mode.size
+        modes.append(Mode(self.threads // end))
+        return Layout(tuple(m for m in modes if m.size > 1), tuple(m for m in self.register if m.axis in kept))

@@ -1,0 +1,53 @@
+"""Tile IR to Kernel IR: a list of small named passes, and which schedule key each of them reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from codegen.passes.barriers import place_barriers
+from codegen.passes.layouts import choose_layouts, thread_count
+from codegen.passes.narrow import narrow_integers
+from codegen.passes.order import expand_contractions, hoist_loads
+from codegen.passes.predicates import choose_widths, decide_predicates
+from codegen.passes.scalars import promote_scalars
+from codegen.passes.simplify import simplify
+from codegen.passes.state import Pass, State
+from codegen.passes.statements import lower_statements
+from codegen.passes.unroll import unroll
+from ir.kernel import KernelProgram
+from ir.machine import Machine
+from ir.tile import TileProgram
+
+Observer = Callable[[str, str, str], None]
+"""Called with the name of a pass, the text before it and the text after it."""
+
+PASSES: tuple[Pass, ...] = (
+    Pass("expand-contractions", expand_contractions),
+    Pass("hoist-loads", hoist_loads),
+    Pass("layouts", choose_layouts),
+    Pass("predicates", decide_predicates),
+    Pass("widths", choose_widths),
+    Pass("statements", lower_statements),
+    Pass("barriers", place_barriers),
+    Pass("unroll", unroll),
+    Pass("simplify", simplify),
+    Pass("narrow", narrow_integers),
+    Pass("scalars", promote_scalars),
+)
+
+CONSUMES: dict[str, tuple[str, ...]] = {
+    "layouts": ("WORK", "TILE", "REDUCE"),
+}
+"""Schedule keys that each pass reads; the tile of every axis is already in the tile program."""
+
+
+def lower_tile(program: TileProgram, machine: Machine, observe: Observer | None = None) -> KernelProgram:
+    """The kernel program of a scheduled tile program; `observe` sees every pass as text."""
+    state = State(program, machine, thread_count(program.schedule))
+    for step in PASSES:
+        new = step.run(state)
+        if observe is not None:
+            observe(step.name, str(state), str(new))
+        state = new
+    assert state.kernel is not None
+    return state.kernel

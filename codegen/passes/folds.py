@@ -1,0 +1,222 @@
+"""Folds over registers, then lanes (butterflies of shuffles), then warps (one shared slot array for each fold)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from codegen.passes.nest import LANE, THREAD, WARP, Nests
+from codegen.passes.terms import assigned, conjunction, digit, linear, widened
+from ir import kernel as K
+from ir import meaning
+from ir import term as T
+from ir.dtype import DTYPES, DType, compute_type, is_float
+from ir.layout import LANES, Layout, Mode
+from ir.ops import MONOIDS
+from ir.term import Term, Var
+
+VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Algebra:
+    """How partial results of a monoid combine; a pair monoid keeps a value and its position."""
+
+    monoid: str
+    dtypes: tuple[DType, ...]
+    limit: int
+
+    @staticmethod
+    def of(monoid: str, dtype: DType, extent: int) -> Algebra:
+        """The algebra for values of `dtype`, and positions below `extent` along the axis."""
+        value = compute_type(dtype)
+        place = ("i32" if extent < 1 << 31 else "i64",) if MONOIDS[monoid].pair else ()
+        return Algebra(monoid, (value, *place), extent)
+
+    @property
+    def identity(self) -> tuple[Term, ...]:
+        """The components of the identity; its position is past every other."""
+        value = T.const(meaning.identity(self.monoid, self.dtypes[0]), self.dtypes[0])
+        return (value, *(T.const(self.limit, d) for d in self.dtypes[1:]))
+
+    def combine(self, left: Sequence[Term], right: Sequence[Term], body: Nests) -> tuple[Term, ...]:
+        """The components of left (+) right; the open nest gets the choice of a pair as a scalar."""
+        if not MONOIDS[self.monoid].pair:
+            return (T.binary(MONOIDS[self.monoid].combine, left[0], right[0]),)
+        name = body.names.fresh("wins")
+        body.inner.append(K.Let(name, self.wins(left, right)))
+        wins = Var(name, "bool", ())
+        return tuple(T.select(wins, r, x) for x, r in zip(left, right, strict=True))
+
+    def wins(self, left: Sequence[Term], right: Sequence[Term]) -> Term:
+        """Whether the right pair replaces the left: better, or as good and earlier; NaN is best."""
+        (a, i), (b, j) = left, right
+        better = T.binary("lt", a, b) if MONOIDS[self.monoid].combine == "max" else T.binary("lt", b, a)
+        equal, earlier = T.binary("eq", a, b), T.binary("lt", j, i)
+        if is_float(a.dtype):
+            nan_a, nan_b = T.unary("isnan", a), T.unary("isnan", b)
+            better = T.binary("or", better, T.binary("and", nan_b, T.unary("not", nan_a)))
+            equal = T.binary("or", equal, T.binary("and", nan_a, nan_b))
+        return T.binary("or", better, T.binary("and", equal, earlier))
+
+
+@dataclass
+class Partial:
+    """Register arrays that hold partial results over the digits of register modes, one for each component."""
+
+    nests: Nests
+    algebra: Algebra
+    modes: tuple[Mode, ...]
+    arrays: tuple[str, ...]
+
+    @staticmethod
+    def new(nests: Nests, algebra: Algebra, modes: tuple[Mode, ...], wish: str) -> Partial:
+        size = math.prod(m.size for m in modes)
+        names = [f"{wish}{'_place' * k}" for k in range(len(algebra.dtypes))]
+        arrays = tuple(nests.array(n, d, size) for n, d in zip(names, algebra.dtypes, strict=True))
+        return Partial(nests, algebra, modes, arrays)
+
+    @property
+    def here(self) -> tuple[Term, ...]:
+        """The components at the element at hand."""
+        at = self.nests.register(self.modes)
+        return tuple(T.Load(a, d, (at,)) for a, d in zip(self.arrays, self.algebra.dtypes, strict=True))
+
+    def set(self, values: Sequence[Term]) -> None:
+        """Assign the components at the element at hand in the open nest."""
+        at = self.nests.register(self.modes)
+        for array, dtype, value in zip(self.arrays, self.algebra.dtypes, values, strict=True):
+            self.nests.inner.append(K.Assign(array, at, assigned(value, dtype)))
+
+    def absorb(self, values: Sequence[Term]) -> None:
+        """self = self (+) values at the element at hand."""
+        self.set(self.algebra.combine(self.here, values, self.nests))
+
+    def clear(self) -> None:
+        """A nest in front of the open one that sets every element to the identity."""
+        with self.nests.now(self.modes):
+            self.set(self.algebra.identity)
+
+
+def begin_fold(nests: Nests, axes: tuple[str, ...], monoid: str, x: Var, value: Term, result: Var) -> str:
+    """Fold the tile `x`, whose element at hand is `value`, into registers in the open nest; the rest when it closes.
+
+    Returns the array that then holds the result in every thread that needs it.
+    """
+    algebra = Algebra.of(monoid, x.dtype, nests.part.axis(axes[0]).extent)
+    partial = Partial.new(nests, algebra, nests.modes(result.axes), result.name)
+    partial.clear()
+    nests.over(x.axes)
+    components = [value, *(T.round_to(d, "cast", nests.coordinate(axes[0])) for d in algebra.dtypes[1:])]
+    inside = conjunction([T.binary("lt", nests.local(a), T.number(nests.part.axis(a).tile)) for a in axes])
+    if inside is not None:
+        components = [T.select(inside, c, e) for c, e in zip(components, algebra.identity, strict=True)]
+    partial.absorb(components)
+    final = partial.arrays[-1]
+    if result.dtype != algebra.dtypes[-1]:
+        final = nests.array(f"{result.name}_fold", result.dtype, nests.registers(result.axes))
+    nests.after.append(lambda: _finish(partial, nests.layouts.over(x.axes), axes, result, final))
+    return final
+
+
+def _finish(partial: Partial, layout: Layout, axes: tuple[str, ...], result: Var, final: str) -> None:
+    """Combine over the lanes and warps among which `axes` are spread."""
+    nests, digits = partial.nests, layout.digits(axes)
+    for before, size, _ in digits:
+        if before < LANES:
+            for bit in range(size.bit_length() - 1):
+                other = shuffled(partial, before << bit)
+                with nests.now(partial.modes):
+                    partial.absorb(other.here)
+    warps = [(size, before // LANES) for before, size, _ in digits if before >= LANES]
+    if warps:
+        slots = Slots.fill(partial, layout.project(result.axes))
+        own = linear({WARP: 1} | {digit(WARP, weight, size): -weight for size, weight in warps})
+        partial.clear()
+        _gather(partial, slots, own, warps)
+    if final != partial.arrays[-1]:
+        with nests.now(partial.modes):
+            value = T.round_to(result.dtype, "cast", partial.here[-1])
+            nests.inner.append(K.Assign(final, nests.register(partial.modes), value))
+
+
+def shuffled(partial: Partial, mask: int) -> Partial:
+    """The partial results of the lane whose number differs in `mask`."""
+    other = Partial.new(partial.nests, partial.algebra, partial.modes, "other")
+    with partial.nests.now(partial.modes):
+        at = partial.nests.register(partial.modes)
+        for array, value in zip(other.arrays, partial.here, strict=True):
+            partial.nests.inner.append(K.Shuffle(array, at, value, mask))
+    return other
+
+
+@dataclass
+class Slots:
+    """Shared arrays with one slot for each (register, kept lane, warp) of a partial result, the warp fastest."""
+
+    shared: tuple[str, ...]
+    key: Term
+    lanes: int
+    warps: int
+
+    @staticmethod
+    def fill(partial: Partial, kept: Layout) -> Slots:
+        """Every warp leaves its results in its slots; `kept` is the layout of the tile that they make up."""
+        nests, key, lane, lanes = partial.nests, dict[Term, int](), dict[Term, int](), 1
+        for before, size, mode in kept.digits({m.axis for m in kept.thread if m.axis}):
+            if before < LANES:
+                key[digit(THREAD, before, size)] = lanes
+                lane[digit(THREAD, before, size)] = before
+                lanes *= mode.size
+        warps = nests.layouts.threads // LANES
+        shared = tuple(nests.names.fresh("slots") for _ in partial.arrays)
+        out = Slots(shared, linear(key), lanes, warps)
+        size = math.prod(m.size for m in partial.modes) * lanes * warps
+        nests.out += [K.Shared(n, d, size) for n, d in zip(shared, partial.algebra.dtypes, strict=True)]
+        with nests.now(partial.modes):
+            at, sender = nests.register(partial.modes), T.binary("eq", LANE, linear(lane))
+            for name, array in zip(shared, partial.arrays, strict=True):
+                nests.inner.append(K.StoreShared(name, out.at(at, WARP), array, at, 1, sender))
+        return out
+
+    def at(self, register: Term, warp: Term) -> Term:
+        """The slot of a register of this thread, as written by `warp`."""
+        row = T.binary("add", T.binary("mul", widened(register), T.number(self.lanes)), self.key)
+        return T.binary("add", T.binary("mul", row, T.number(self.warps)), warp)
+
+
+def _gather(partial: Partial, slots: Slots, first: Term, warps: list[tuple[int, int]]) -> None:
+    """Combine the slots of the group of warps that starts at `first`, a run of neighbours in each load."""
+    nests, algebra = partial.nests, partial.algebra
+    count = math.prod(size for size, _ in warps)
+    width = _run(warps, max(DTYPES[d].bytes for d in algebra.dtypes))
+    size = math.prod(m.size for m in partial.modes)
+    read = [nests.array("seen", d, size * count) for d in algebra.dtypes]
+    for k in range(0, count, width):
+        warp = T.binary("add", first, T.number(_place(k, warps)))
+        with nests.now(partial.modes):
+            at = nests.register(partial.modes)
+            start = T.binary("add", T.binary("mul", at, T.const(count, "i32")), T.const(k, "i32"))
+            for name, array in zip(slots.shared, read, strict=True):
+                nests.inner.append(K.LoadShared(array, start, name, slots.at(at, warp), width))
+            for e in range(width):
+                place = T.binary("add", start, T.const(e, "i32"))
+                partial.absorb([T.Load(a, d, (place,)) for a, d in zip(read, algebra.dtypes, strict=True)])
+
+
+def _run(warps: list[tuple[int, int]], size: int) -> int:
+    """How many slots of neighbouring warps one load takes."""
+    (first, weight), *_ = warps
+    width = VECTOR_BYTES // size if weight == 1 else 1
+    while first % width:
+        width //= 2
+    return width
+
+
+def _place(k: int, warps: list[tuple[int, int]]) -> int:
+    """The warp, relative to the first of its group, that is number `k` of the group."""
+    out = 0
+    for size, weight in warps:
+        out, k = out + k % size * weight, k // size
+    return out

@@ -1,0 +1,170 @@
+"""Layouts: which thread and register holds which element, chosen for contiguous access, one assignment for each axis."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from codegen.passes.state import PartPlan, State
+from codegen.passes.terms import linear
+from ir import tile
+from ir.dtype import DTYPES
+from ir.interval import Interval, Ranges, run_along
+from ir.layout import LANES, Family, Mode
+from ir.loop import Buffer
+from ir.node import IRError
+from ir.schedule import Schedule
+from ir.term import Index, Term
+from ir.tile import TileAxis, TileLoad, TilePart, TileStore
+
+VECTOR_BYTES = 16
+_WORK = re.compile(r"(?:t|points)(\d+)")
+_REDUCE = {"serial": 1, "lanes": LANES}
+
+
+def thread_count(schedule: Schedule) -> int:
+    """Threads of a block, from WORK=tN or WORK=pointsN; a multiple of the warp."""
+    m = _WORK.fullmatch(schedule.get("WORK").split("+")[0])
+    if m is None or int(m[1]) % LANES or not 0 < int(m[1]) <= 1024:
+        raise IRError(
+            f"WORK={schedule.get('WORK')}: tN or pointsN with N a multiple of {LANES} up to 1024 is expected"
+        )
+    return int(m[1])
+
+
+def vector_wishes(schedule: Schedule) -> dict[str, int]:
+    """The elements along an axis that one thread holds side by side, from TILE=axis:tile/vN."""
+    return {m[1]: int(m[2]) for m in re.finditer(r"(\w+):\d+/v(\d+)", schedule.get("TILE"))}
+
+
+def choose_layouts(state: State) -> State:
+    """Give every axis of every part its register and thread modes."""
+    buffers = {b.name: b for b in state.tile.buffers}
+    plans = tuple(
+        PartPlan(_Chooser(p, buffers, state.tile.schedule, state.threads).family()) for p in state.tile.parts
+    )
+    return replace(state, plans=plans)
+
+
+def element_offset(buffer: Buffer, index: tuple[Term, ...]) -> Term:
+    """The element that an index reaches, counted from the buffer's first."""
+    total: dict[Term, int] = {}
+    for t, stride in zip(index, buffer.strides, strict=True):
+        total[t] = total.get(t, 0) + stride
+    return linear(total)
+
+
+def legal_width(offset: Term, axis: TileAxis, buffer: Buffer, limit: int) -> int:
+    """The widest aligned run of consecutive elements along `axis`, up to `limit` and 16 bytes, that never leaves it."""
+    size = DTYPES[buffer.dtype].bytes
+    width = min(limit, VECTOR_BYTES // size)
+    while width > 1:
+        run = run_along(offset, axis.name, width)
+        aligned = buffer.alignment % (width * size) == 0 and axis.extent % width == 0 and axis.tile % width == 0
+        if aligned and run is not None and run[0] == 1 and run[1] % width == 0:
+            break
+        width //= 2
+    return width
+
+
+@dataclass(frozen=True)
+class _Touch:
+    """One access: its buffer, offset, axes, and how many elements a tile of it has."""
+
+    buffer: Buffer
+    offset: Term
+    axes: frozenset[str]
+    weight: int
+
+
+class _Chooser:
+    def __init__(self, part: TilePart, buffers: Mapping[str, Buffer], schedule: Schedule, threads: int) -> None:
+        self.part, self.threads = part, threads
+        self.wishes, self.reduce = vector_wishes(schedule), schedule.get("REDUCE")
+        self.values = tile.infer(part, buffers)
+        self.touches: list[_Touch] = []
+        together = [v.free for v in self.values.values()]
+        self.folded: set[str] = set()
+        for s in tile.walk(part.body):
+            match s:
+                case TileLoad(_, buffer, index) | TileStore(buffer, index, _):
+                    axes = frozenset[str]().union(*(t.free for t in index))
+                    if isinstance(s, TileStore):
+                        axes |= self.values[s.value].free
+                        together.append(axes)
+                    elements = math.prod(part.axis(a).tile for a in axes)
+                    weight = 4 * elements + isinstance(s, TileStore)
+                    b = buffers[buffer]
+                    self.touches.append(_Touch(b, element_offset(b, index), axes, weight))
+                case tile.TileFold(_, axes_, _, _):
+                    self.folded |= set(axes_)
+        self.conflicts = {
+            a.name: {n for axes in together if a.name in axes for n in axes if n != a.name} for a in part.axes
+        }
+
+    def family(self) -> Family:
+        """The layouts of the part."""
+        thread: dict[str, tuple[tuple[int, Mode], ...]] = {}
+        register: list[Mode] = []
+        for axis in self.order():
+            vector = self.vector(axis)
+            start = max(
+                (before * m.size for a in self.conflicts[axis.name] for before, m in thread.get(a, ())), default=1
+            )
+            along = self.threads_along(axis, start, -(-axis.tile // vector))
+            thread[axis.name] = ((start, Mode(along, axis.name, vector)),) if along > 1 else ()
+            rest = -(-axis.tile // (vector * along))
+            modes = (Mode(vector, axis.name, 1), Mode(rest, axis.name, vector * along))
+            register += [m for m in modes if m.size > 1]
+        return Family(self.threads, thread, tuple(register))
+
+    def order(self) -> list[TileAxis]:
+        """Axes from the one that most accesses walk with stride 1 to the one with the longest strides."""
+        ranges = Ranges({Index(a.name): (0, max(a.extent - 1, 0)) for a in self.part.axes})
+        votes = dict.fromkeys((a.name for a in self.part.axes), 0)
+        nearest = dict.fromkeys(votes, math.inf)
+        for touch in self.touches:
+            steps = ranges.affine(touch.offset).coefficients
+            for a in votes:
+                step = abs(steps.get(Index(a), 0))
+                votes[a] += touch.weight if step == 1 else 0
+                nearest[a] = min(nearest[a], step or math.inf)
+        place = {a.name: k for k, a in enumerate(self.part.axes)}
+        return sorted(self.part.axes, key=lambda a: (-votes[a.name], nearest[a.name], -place[a.name]))
+
+    def vector(self, axis: TileAxis) -> int:
+        """The wished vector, as far as some access can use it."""
+        wish = min(self.wishes.get(axis.name, 1), axis.tile)
+        wish = 1 << (wish.bit_length() - 1) if wish > 0 else 1
+        usable = [_useful(t, axis, wish) for t in self.touches if axis.name in t.axes]
+        return max(usable, default=1)
+
+    def threads_along(self, axis: TileAxis, start: int, wanted: int) -> int:
+        """How many of the threads that are left go along the axis: whole digits of lanes, then of warps."""
+        left = self.threads // start
+        if axis.name in self.folded:
+            left = min(left, _REDUCE.get(self.reduce, left))
+        fit = [d for d in range(1, left + 1) if self.threads // start % d == 0 and _splits(start, d)]
+        return next((d for d in fit if d >= wanted), fit[-1])
+
+
+def _useful(touch: _Touch, axis: TileAxis, wish: int) -> int:
+    """The largest vector up to `wish` that the access moves in pieces as wide as it may."""
+    most = legal_width(touch.offset, axis, touch.buffer, wish)
+    per_move = VECTOR_BYTES // DTYPES[touch.buffer.dtype].bytes
+    return wish if most == min(wish, per_move) else most
+
+
+def _splits(start: int, size: int) -> bool:
+    end = start * size
+    return (end <= LANES and size & (size - 1) == 0) or end % LANES == 0
+
+
+def reach(axis: TileAxis, layouts: Family, padded: bool) -> Interval:
+    """The coordinates of an axis: inside its extent, or all positions that the layout has places for."""
+    if not padded:
+        return 0, max(axis.extent - 1, 0)
+    cover = layouts.over((axis.name,)).cover(axis.name)
+    return 0, max((axis.tiles - 1) * axis.tile, 0) + max(cover, axis.tile) - 1

@@ -1,0 +1,101 @@
+"""Predicates: which accesses need tests or clamped indices, proved by intervals; and how wide each access moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from codegen.passes.layouts import element_offset, legal_width, reach
+from codegen.passes.state import Access, PartPlan, State, access_name
+from codegen.passes.terms import widened
+from ir import term as T
+from ir import tile
+from ir.interval import Ranges, inside
+from ir.loop import Buffer
+from ir.term import Index, Term
+from ir.tile import TileLoad, TilePart, TileStore
+
+
+def decide_predicates(state: State) -> State:
+    """Plan every access: a load stays in range by proof, by a test, or by clamped indices; a store by proof or tests."""
+    plans = []
+    for part, plan in zip(state.tile.parts, state.plans, strict=True):
+        planner = _Planner(part, plan)
+        accesses = {}
+        buffers = {b.name: b for b in state.tile.buffers}
+        values = tile.infer(part, buffers)
+        for s in tile.walk(part.body):
+            if isinstance(s, TileLoad):
+                accesses[access_name(s)] = planner.load(buffers[s.buffer], s.index)
+            elif isinstance(s, TileStore):
+                accesses[access_name(s)] = planner.store(buffers[s.buffer], s.index, values[s.value].free)
+        plans.append(replace(plan, accesses=accesses))
+    return replace(state, plans=tuple(plans))
+
+
+class _Planner:
+    def __init__(self, part: TilePart, plan: PartPlan) -> None:
+        self.part, self.layouts = part, plan.layouts
+        self.valid, self.padded = (
+            Ranges({Index(a.name): reach(a, plan.layouts, padded) for a in part.axes}) for padded in (False, True)
+        )
+
+    def overrun(self, axes: frozenset[str]) -> set[str]:
+        """Axes with positions at or past their extent."""
+        return {a for a in axes if self.padded.of(Index(a))[1] >= self.part.axis(a).extent}
+
+    def load(self, buffer: Buffer, index: tuple[Term, ...]) -> Access:
+        if not buffer.size:
+            return Access(T.number(0), tests=(T.const(False, "bool"),))
+        terms, extents = [], set[str]()
+        for t, size in zip(map(widened, index), buffer.shape, strict=True):
+            whole = (0, size - 1)
+            if inside(self.padded.of(t), whole):
+                terms.append(t)
+            elif inside(self.valid.of(t), whole):
+                terms.append(t)
+                extents |= self.overrun(t.free)
+            else:
+                terms.append(T.binary("min", T.binary("max", t, T.number(0)), T.number(size - 1)))
+        return Access(element_offset(buffer, tuple(terms)), extents=tuple(sorted(extents)))
+
+    def store(self, buffer: Buffer, index: tuple[Term, ...], value_axes: frozenset[str]) -> Access:
+        terms = tuple(map(widened, index))
+        axes = value_axes.union(*(t.free for t in terms))
+        tests: list[Term] = []
+        for t, size in zip(terms, buffer.shape, strict=True):
+            low, high = self.valid.of(t)
+            tests += [T.binary("le", T.number(0), t)] if low < 0 else []
+            tests += [T.binary("lt", t, T.number(size))] if high >= size else []
+        cut = [a for a in sorted(axes) if self._covers_more(a)]
+        return Access(element_offset(buffer, terms), tuple(tests), tuple(sorted(self.overrun(axes))), tuple(cut))
+
+    def _covers_more(self, name: str) -> bool:
+        """Whether the layout has places past the tile that belong to the next tile."""
+        axis = self.part.axis(name)
+        return axis.tiles > 1 and self.layouts.over((name,)).cover(name) > axis.tile
+
+
+def choose_widths(state: State) -> State:
+    """Give every access the widest legal run of its fastest register mode."""
+    plans = []
+    for part, plan in zip(state.tile.parts, state.plans, strict=True):
+        buffers = {b.name: b for b in state.tile.buffers}
+        values = tile.infer(part, buffers)
+        accesses = dict(plan.accesses)
+        for s in tile.walk(part.body):
+            if isinstance(s, TileLoad | TileStore):
+                access = accesses[access_name(s)]
+                axes = values[s.out if isinstance(s, TileLoad) else s.value].free
+                monoid = s.monoid if isinstance(s, TileStore) else None
+                width = 1 if monoid else _width(access, buffers[s.buffer], part, plan, axes)
+                accesses[access_name(s)] = replace(access, width=width)
+        plans.append(replace(plan, accesses=accesses))
+    return replace(state, plans=tuple(plans))
+
+
+def _width(access: Access, buffer: Buffer, part: TilePart, plan: PartPlan, axes: frozenset[str]) -> int:
+    fastest = plan.layouts.over(axes | access.offset.free).register[:1]
+    for mode in fastest:
+        if mode.stride == 1 and mode.axis is not None and not any(mode.axis in t.free for t in access.tests):
+            return legal_width(access.offset, part.axis(mode.axis), buffer, mode.size)
+    return 1

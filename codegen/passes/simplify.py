@@ -1,0 +1,162 @@
+"""Constant folding: integer terms in affine normal form, predicates decided by intervals, dead branches gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from codegen.passes.state import State
+from codegen.passes.terms import rebuilt, with_children
+from ir import kernel as K
+from ir import term as T
+from ir.dtype import DType, is_integer
+from ir.interval import Affine, Interval, Ranges
+from ir.term import Const, Term, Var
+
+Known = Mapping[Term, Interval]
+
+
+def simplify(state: State) -> State:
+    """Simplify every term by what is known of the launch and of the loops around it."""
+    kernel = state.kernel
+    assert kernel is not None
+    return replace(state, kernel=replace(kernel, body=_body(kernel.body, launch_ranges(kernel))))
+
+
+def launch_ranges(kernel: K.KernelProgram) -> dict[Term, Interval]:
+    """What is known of the coordinates of a launch."""
+    return {K.BLOCK: (0, max(kernel.blocks - 1, 0)), K.THREAD: (0, kernel.threads - 1)}
+
+
+def _body(body: tuple[K.Statement, ...], known: Known) -> tuple[K.Statement, ...]:
+    leaves = dict(known)
+    simplifier = Simplifier(Ranges(leaves))
+    out: list[K.Statement] = []
+    for old in body:
+        s = K.map_terms(old, simplifier)
+        match s:
+            case K.Let(name, value):
+                if is_integer(value.dtype):
+                    leaves[Var(name, value.dtype, ())] = simplifier.ranges.of(value)
+            case K.For(name, start, stop, step):
+                (low, _), (_, high) = simplifier.ranges.of(start), simplifier.ranges.of(stop)
+                if isinstance(start, Const) and isinstance(stop, Const):
+                    high = low + max(-(-(high - low) // step) - 1, 0) * step + 1
+                inside = {**leaves, Var(name, "i32", ()): (low, max(high - 1, low))}
+                s = replace(s, body=_body(s.body, inside))
+            case K.If(pred):
+                if isinstance(pred, Const):
+                    out += _body(s.body, leaves) if pred.value else ()
+                    continue
+                s = replace(s, body=_body(s.body, _refined(pred, leaves)))
+        out += _without_decided(s)
+    return tuple(out)
+
+
+def _refined(pred: Term, known: Known) -> Known:
+    """What is known where `pred` holds: comparisons of a scalar with a constant bound it."""
+    match pred:
+        case T.Binary("and", x, y):
+            return _refined(y, _refined(x, known))
+        case T.Binary("lt" | "le" as op, Var() as v, Const() as c) if v in known:
+            low, high = known[v]
+            return {**known, v: (low, min(high, int(c.value) - (op == "lt")))}
+        case T.Binary("lt" | "le" as op, Const() as c, Var() as v) if v in known:
+            low, high = known[v]
+            return {**known, v: (max(low, int(c.value) + (op == "lt")), high)}
+    return known
+
+
+def _without_decided(s: K.Statement) -> Sequence[K.Statement]:
+    """The statement without a predicate that is always true; nothing, or the default, where it is always false."""
+    if isinstance(s, K.LoadGlobal | K.StoreGlobal | K.LoadShared | K.StoreShared) and isinstance(s.pred, Const):
+        if s.pred.value:
+            return (replace(s, pred=None),)
+        if isinstance(s, K.StoreGlobal | K.StoreShared):
+            return ()
+        if s.other is not None:
+            places = (T.binary("add", s.index, T.const(e, "i32")) for e in range(s.width))
+            return [K.Assign(s.array, place, s.other) for place in places]
+    return (s,)
+
+
+class Simplifier:
+    """Rebuilds terms; integers that address memory become sums of coefficient * atom."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        self.ranges = ranges
+        self.memo: dict[Term, Term] = {}
+
+    def __call__(self, t: Term) -> Term:
+        if t not in self.memo:
+            self.memo[t] = rebuilt(t, self.node)
+        return self.memo[t]
+
+    def node(self, t: Term, kids: Sequence[Term]) -> Term:
+        new = with_children(t, kids)
+        if new.dtype == "bool":
+            return self.predicate(new)
+        if is_integer(new.dtype):
+            low, high = self.ranges.of(new)
+            return T.const(low, new.dtype) if low == high else self.integer(new)
+        return new
+
+    def predicate(self, t: Term) -> Term:
+        known = self.ranges.decide(t)
+        if known is not None:
+            return T.const(known, "bool")
+        match t:
+            case T.Binary("and" | "or" as op, x, Const() as c) | T.Binary("and" | "or" as op, Const() as c, x):
+                return x if bool(c.value) == (op == "and") else c
+            case T.Binary("lt" | "le" | "eq" | "ne" as op, x, y) if is_integer(x.dtype) and is_integer(y.dtype):
+                return self.compared(op, x, y)
+        return t
+
+    def compared(self, op: str, x: Term, y: Term) -> Term:
+        """The comparison with what both sides share gone."""
+        a, b = self.ranges.affine(x), self.ranges.affine(y)
+        shared = {atom for atom in a.coefficients if a.coefficients[atom] == b.coefficients.get(atom)}
+        if not shared:
+            return T.binary(op, x, y)
+        cut = Affine({atom: a.coefficients[atom] for atom in shared}, 0)
+        return T.binary(op, built(a.plus(cut, -1), x.dtype), built(b.plus(cut, -1), y.dtype))
+
+    def integer(self, t: Term) -> Term:
+        match t:
+            case T.Binary("floordiv" | "mod" as op, x, Const() as m) if m.value > 0:
+                return self.divided(op, x, int(m.value), t.dtype)
+            case T.Binary("max" | "min" as op, x, y):
+                (a, b), (c, d) = self.ranges.of(x), self.ranges.of(y)
+                first, second = (a >= d, c >= b) if op == "max" else (b <= c, d <= a)
+                return x if first else y if second else t
+            case T.Binary("add" | "mul") | T.Unary("neg"):
+                return built(self.ranges.affine(t), t.dtype)
+        return t
+
+    def divided(self, op: str, x: Term, m: int, dtype: DType) -> Term:
+        """x // m or x % m, with the multiples of m in x taken apart."""
+        form = self.ranges.affine(x)
+        whole = Affine({a: c // m for a, c in form.coefficients.items() if c % m == 0}, form.constant // m)
+        rest = form.plus(whole, -m)
+        low, high = self.ranges.span(rest)
+        if low >= 0 and high < m:
+            return built(whole if op == "floordiv" else rest, dtype)
+        remainder = built(rest, dtype)
+        if low >= 0:  # C's operators agree with the floored ones
+            op = "truncdiv" if op == "floordiv" else "fmod"
+        part = T.binary(op, remainder, T.const(m, dtype))
+        if op in ("mod", "fmod"):
+            return part
+        return T.binary("add", built(whole, dtype), part)
+
+
+def built(form: Affine, dtype: DType) -> Term:
+    """An affine form as a term of `dtype`: growing coefficients first, the constant last."""
+    out: Term | None = None
+    for atom, c in sorted(form.coefficients.items(), key=lambda item: (-item[1], T.order_key(item[0]))):
+        product = T.binary("mul", T.round_to(dtype, "cast", atom), T.const(abs(c), dtype))
+        signed = product if c > 0 else T.unary("neg", product)
+        out = signed if out is None else T.binary("add", out, signed)
+    if out is None:
+        return T.const(form.constant, dtype)
+    return T.binary("add", out, T.const(form.constant, dtype))

@@ -1,0 +1,80 @@
+"""What the passes hand on: the tile program, what is decided about it, and then the kernel program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ir.kernel import KernelProgram
+from ir.kernel_text import show_kernel
+from ir.layout import Family
+from ir.machine import Machine
+from ir.term import Term
+from ir.text import show_term
+from ir.tile import TileLoad, TileProgram, TileStore
+from ir.tile_text import show_tile
+
+
+@dataclass(frozen=True)
+class Access:
+    """How one load or store reaches memory.
+
+    `offset` is the element over coordinates and values; `tests` must hold, and coordinates along `extents` be below
+    the axis' extent, and positions along `tiles` below its tile, or nothing is touched. `width` elements move at once.
+    """
+
+    offset: Term
+    tests: tuple[Term, ...] = ()
+    extents: tuple[str, ...] = ()
+    tiles: tuple[str, ...] = ()
+    width: int = 1
+
+    def __str__(self) -> str:
+        limits = [*map(show_term, self.tests), *(f"{a} < extent" for a in self.extents)]
+        limits += [f"{a} < tile" for a in self.tiles]
+        return f"[{show_term(self.offset)}]..{self.width}" + (f" when {', '.join(limits)}" if limits else "")
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """What is decided about one part: the layouts of its tiles, and its accesses by `place`."""
+
+    layouts: Family
+    accesses: Mapping[str, Access] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "\n".join([str(self.layouts), *(f"  {k}: {a}" for k, a in self.accesses.items())])
+
+
+@dataclass(frozen=True)
+class State:
+    """A program on its way down: `kernel` is there once statements are lowered, `plans` (one a part) before."""
+
+    tile: TileProgram
+    machine: Machine
+    threads: int
+    plans: tuple[PartPlan, ...] = ()
+    kernel: KernelProgram | None = None
+
+    def __str__(self) -> str:
+        if self.kernel is not None:
+            return show_kernel(self.kernel)
+        plans = [f"plan of part {k}, {self.threads} threads:\n{p}\n" for k, p in enumerate(self.plans)]
+        return show_tile(self.tile) + "".join(plans)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A named step from one state to the next."""
+
+    name: str
+    run: Callable[[State], State]
+
+
+def access_name(s: TileLoad | TileStore) -> str:
+    """The key of an access in a plan."""
+    match s:
+        case TileLoad(out, _, _):
+            return f"load {out}"
+        case TileStore(buffer, _, value, _):
+            return f"store {buffer} {value}"

@@ -1,0 +1,232 @@
+"""Tile statements become what one thread does: loads, register loops, folds, serial streams, stores, block ranges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from codegen.passes.folds import begin_fold
+from codegen.passes.nest import Names, Nests
+from codegen.passes.scans import write_scan
+from codegen.passes.state import Access, PartPlan, State, access_name
+from codegen.passes.terms import assigned, conjunction, digit, replaced, typed, widened
+from ir import kernel as K
+from ir import meaning, tile
+from ir import term as T
+from ir.dtype import DType
+from ir.loop import Buffer
+from ir.node import IRError, postorder
+from ir.ops import MONOIDS
+from ir.term import Term, Var
+from ir.tile import TilePart
+
+
+def lower_statements(state: State) -> State:
+    """The kernel program: parts take consecutive ranges of blocks, and every part decodes its own grid."""
+    program = state.tile
+    names = Names(b.name for b in program.buffers)
+    counts = [math.prod(a.tiles for a in p.axes if a.role == "grid") for p in program.parts]
+    body: list[K.Statement] = []
+    first = 0
+    for part, plan, count in zip(program.parts, state.plans, counts, strict=True):
+        block = T.binary("sub", widened(K.BLOCK), T.number(first))
+        lines = _PartWriter(state, part, plan, names).write(block)
+        if len(program.parts) == 1:
+            body += lines
+        elif count:
+            low, high = T.const(first, "i32"), T.const(first + count, "i32")
+            tests = [T.binary("le", low, K.BLOCK), T.binary("lt", K.BLOCK, high)]
+            body.append(K.If(T.binary("and", *tests), lines))
+        first += count
+    kernel = K.KernelProgram(program.name, program.buffers, state.threads, first, tuple(body))
+    return replace(state, kernel=kernel)
+
+
+class _PartWriter:
+    def __init__(self, state: State, part: TilePart, plan: PartPlan, names: Names) -> None:
+        self.part, self.plan = part, plan
+        self.buffers = {b.name: b for b in state.tile.buffers}
+        self.types = tile.infer(part, self.buffers)
+        self.nests = Nests(part, plan.layouts, names)
+        self.arrays: dict[str, str] = {}
+        self.unfinished: set[str] = set()
+
+    def write(self, block: Term) -> tuple[K.Statement, ...]:
+        """The part's body for a linear block index of its own range."""
+        grid = [a for a in self.part.axes if a.role == "grid"]
+        below = 1
+        for axis in reversed(grid):
+            start = T.binary("mul", digit(block, below, axis.tiles), T.number(axis.tile))
+            self.nests.enter(axis.name, start if axis.tiles else T.number(0))
+            below *= max(axis.tiles, 1)
+        for axis in self.part.axes:
+            if axis.role != "grid":
+                self.nests.enter(axis.name, T.number(0))
+        self.body(self.part.body)
+        self.nests.close()
+        return tuple(self.nests.out)
+
+    def body(self, body: Sequence[tile.Statement]) -> None:
+        for s in body:
+            if self.unfinished & self.reads(s):
+                self.nests.close()
+                self.unfinished.clear()
+            match s:
+                case tile.TileLoad():
+                    self.load(s)
+                case tile.TileStore():
+                    self.store(s)
+                case tile.Stream():
+                    self.stream(s)
+                case tile.TileFold(out, axes, monoid, x):
+                    self.unfinished.add(out)
+                    self.fold(out, axes, monoid, x)
+                case tile.TileScan(out, axis, monoid, x):
+                    self.scan(out, axis, monoid, x)
+                case _:
+                    self.pointwise(s.out, self.meaning(s))
+
+    def reads(self, s: tile.Statement) -> set[str]:
+        """The values that a statement uses."""
+        terms: Sequence[Term] = ()
+        match s:
+            case tile.TileLoad(_, _, index):
+                terms = index
+            case tile.TileStore(_, index, value, _):
+                terms = (*index, self.types[value])
+            case tile.Stream():
+                return set(self.unfinished)
+            case tile.TileFold(_, _, _, x) | tile.TileScan(_, _, _, x):
+                terms = (self.types[x],)
+            case _:
+                terms = (self.meaning(s),)
+        return {t.name for root in terms for t in postorder(root) if isinstance(t, Var)}
+
+    # ---- values
+
+    def meaning(self, s: tile.Statement) -> Term:
+        """A pointwise statement as one term over values and coordinates."""
+        match s:
+            case tile.Map(_, term):
+                return typed(term)
+            case tile.Where(_, pred, x, monoid):
+                v = self.types[x]
+                return T.select(typed(pred), v, T.const(meaning.identity(monoid, v.dtype), v.dtype))
+            case tile.Convert(_, x, dtype, _):
+                return T.round_to(dtype or self.types[x].dtype, "cast", self.types[x])
+            case tile.Combine(_, monoid, x, y):
+                return T.binary(MONOIDS[monoid].combine, self.types[x], self.types[y])
+        raise IRError(f"{self.part}: {type(s).__name__} is not pointwise")
+
+    def here(self, term: Term) -> Term:
+        """A tile term as a term of the thread, for the element at hand of the open nest."""
+
+        def leaf(t: Term) -> Term | None:
+            match t:
+                case T.Index(axis):
+                    return self.nests.coordinate(axis)
+                case T.Extent(axis):
+                    return T.number(self.part.axis(axis).extent)
+                case T.Var(name, dtype, axes):
+                    return T.Load(self.arrays[name], dtype, (self.nests.element(axes),))
+            return None
+
+        return replaced(term, leaf)
+
+    def declare(self, name: str, dtype: DType, axes: Sequence[str]) -> str:
+        array = self.nests.array(name, dtype, self.nests.registers(axes))
+        self.arrays[name] = array
+        return array
+
+    def pointwise(self, out: str, term: Term) -> None:
+        """out = term at every register of its tile."""
+        v = self.types[out]
+        body = self.nests.over(v.axes)
+        array = self.declare(out, v.dtype, v.axes)
+        body.append(K.Assign(array, self.nests.element(v.axes), assigned(self.here(term), v.dtype)))
+
+    def fold(self, out: str, axes: tuple[str, ...], monoid: str, x: str) -> None:
+        v = self.types[x]
+        self.arrays[out] = begin_fold(self.nests, axes, monoid, v, self.here(v), self.types[out])
+
+    def scan(self, out: str, axis: str, monoid: str, x: str) -> None:
+        v = self.types[x]
+        self.arrays[out] = write_scan(self.nests, axis, monoid, v, self.here(v), self.types[out])
+
+    # ---- memory
+
+    def load(self, s: tile.TileLoad) -> None:
+        v, access = self.types[s.out], self.plan.accesses[access_name(s)]
+        body = self.nests.over(v.axes, access.width)
+        array = self.declare(s.out, v.dtype, v.axes)
+        pred = conjunction(self.tests(access))
+        at, offset = self.nests.element(v.axes), self.here(access.offset)
+        body.append(K.LoadGlobal(array, at, s.buffer, offset, access.width, pred, T.const(0, v.dtype)))
+
+    def store(self, s: tile.TileStore) -> None:
+        buffer, access = self.buffers[s.buffer], self.plan.accesses[access_name(s)]
+        v = self.types[s.value]
+        axes = [a.name for a in self.part.axes if a.name in v.free.union(*(t.free for t in s.index))]
+        array = self.arrays[s.value]
+        if v.dtype != buffer.dtype or set(axes) != v.free:
+            array = self.copied(s.value, axes, buffer)
+        body = self.nests.over(axes, access.width)
+        owner = self.nests.owner(axes)
+        pred = conjunction([*([owner] if owner is not None else []), *self.tests(access)])
+        at, offset = self.nests.element(axes), self.here(access.offset)
+        body.append(K.StoreGlobal(s.buffer, offset, array, at, access.width, pred, s.monoid))
+
+    def copied(self, value: str, axes: Sequence[str], buffer: Buffer) -> str:
+        """A value broadcast over `axes` in the dtype of the buffer that it goes to."""
+        body = self.nests.over(axes)
+        array = self.nests.array(f"{value}_{buffer.name}", buffer.dtype, self.nests.registers(axes))
+        term = T.round_to(buffer.dtype, "cast", self.here(self.types[value]))
+        body.append(K.Assign(array, self.nests.element(axes), assigned(term, buffer.dtype)))
+        return array
+
+    def tests(self, access: Access) -> list[Term]:
+        """What must hold for the element at hand, or for the run of elements that starts there."""
+        out = [self.here(t) for t in access.tests]
+        for a in access.extents:
+            out.append(T.binary("lt", self.nests.coordinate(a), T.number(self.part.axis(a).extent)))
+        for a in access.tiles:
+            out.append(T.binary("lt", self.nests.local(a), T.number(self.part.axis(a).tile)))
+        return out
+
+    # ---- streams
+
+    def stream(self, s: tile.Stream) -> None:
+        """A serial loop whose states are register arrays, set together at the end of each step."""
+        nests = self.nests
+        for c in s.carried:
+            start = T.const(meaning.identity(c.monoid, c.dtype), c.dtype)
+            body = nests.over(c.axes)
+            body.append(K.Assign(self.declare(c.name, c.dtype, c.axes), nests.element(c.axes), start))
+        axis = self.part.axis(s.axis)
+        step = Var(nests.names.fresh(f"{s.axis}_at"), "i32", ())
+        with nests.block() as lines:
+            nests.enter(s.axis, widened(step))
+            self.body(s.body)
+            self.advance(s)
+        nests.out.append(K.For(step.name, *_bounds(axis.extent), axis.tile, False, tuple(lines)))
+
+    def advance(self, s: tile.Stream) -> None:
+        self.nests.close()
+        self.unfinished.clear()
+        states = {c.name for c in s.carried}
+        sources = {}
+        for c, y in zip(s.carried, s.yields, strict=True):
+            if y in states and y != c.name:
+                sources[c.name] = Var(f"{c.name}_next", self.types[y].dtype, self.types[y].axes)
+                self.types[sources[c.name].name] = sources[c.name]
+                self.pointwise(sources[c.name].name, self.types[y])
+        for c, y in zip(s.carried, s.yields, strict=True):
+            if y != c.name:
+                body = self.nests.over(c.axes)
+                value = T.round_to(c.dtype, "cast", self.here(sources.get(c.name, self.types[y])))
+                body.append(K.Assign(self.arrays[c.name], self.nests.element(c.axes), assigned(value, c.dtype)))
+
+
+def _bounds(extent: int) -> tuple[Term, Term]:
+    return T.const(0, "i32"), T.const(extent, "i32")
