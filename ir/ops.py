@@ -61,8 +61,8 @@ def _truncdiv(x: Array, y: Array) -> Array:
     if x.dtype.kind == "f":
         return np.asarray(np.trunc(x / y))
     safe = np.where(y == 0, np.ones_like(y), y)
-    q = np.abs(x) // np.abs(safe)
-    return np.asarray(np.where((x < 0) != (safe < 0), -q, q).astype(x.dtype))
+    below = (np.mod(x, safe) != 0) & ((x < 0) != (safe < 0))
+    return np.asarray((np.floor_divide(x, safe) + below).astype(x.dtype))
 
 
 def _floordiv(x: Array, y: Array) -> Array:
