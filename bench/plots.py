@@ -1,4 +1,4 @@
-"""`python -m bench.plots FILE.svg`: every recorded case as a bar, the best peer's time over ours. Needs the extra `plots`."""
+"""`python -m bench.plots FILE.svg`: the best peer's time over ours, a bar a recorded case. Needs the extra `plots`."""
 
 from __future__ import annotations
 

@@ -13,10 +13,6 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
-import typer
-
-from bench.__main__ import app as bench_app
-from eggtile.cli import app as eggtile_app
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("ir", "egraph", "extract", "codegen", "eggtile", "bench")
@@ -192,17 +188,24 @@ def project() -> dict[str, object]:
     return table
 
 
-def commands(app: typer.Typer) -> set[str]:
-    """The names of the subcommands."""
-    return {str(c.name or (c.callback and c.callback.__name__)) for c in app.registered_commands}
+def commands(path: str) -> set[str]:
+    """The subcommands of a typer program: what `@app.command` names, or else its function."""
+    return {
+        ast.literal_eval(call.args[0]) if call.args else function.name
+        for function in tree(ROOT / path).body
+        if isinstance(function, ast.FunctionDef)
+        for call in function.decorator_list
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "command"
+    }
 
 
 def test_the_readme_names_commands_that_exist():
     text = (ROOT / "README.md").read_text()
     assert project()["scripts"] == {"eggtile": "eggtile.cli:main"}
     named = set(re.findall(r"^(?:\S*/)?eggtile (\w+)|`eggtile (\w+)`", text, re.MULTILINE))
-    assert {a or b for a, b in named} - commands(eggtile_app) == set()
-    assert set(re.findall(r"-m bench (\w+)", text)) - commands(bench_app) == set()
+    assert named
+    assert {a or b for a, b in named} - commands("eggtile/cli.py") == set()
+    assert set(re.findall(r"-m bench (\w+)", text)) - commands("bench/__main__.py") == set()
     links = re.findall(r"\]\(([\w./]+)\)", text)
     assert links
     assert not [link for link in links if not (ROOT / link).exists()]
