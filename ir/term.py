@@ -130,6 +130,8 @@ class Unary(Term):
             raise IRError(f"unknown unary operator {self.op!r}")
         if row.floats_only and not (is_float(self.x.dtype) or self.x.dtype == "any"):
             raise IRError(f"{self.op}: operand is {self.x.dtype}, not a float")
+        if row.result == "logic" and is_float(self.x.dtype):
+            raise IRError(f"{self.op}: operand is {self.x.dtype}, not bool or integer")
         if row.result == "bool":
             return "bool"
         return compute_type(self.x.dtype) if row.result == "compute" else self.x.dtype
