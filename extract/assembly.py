@@ -141,7 +141,7 @@ class Assembly:
             for k in self.nodes[self.maker[c]].results:
                 store = self.source.results[k]
                 alone = users.count(store.buffer) == 1 and store.buffer not in self.inputs
-                whole = store.axes == self.graph.free[c] and store.monoid is None
+                whole = store.axes == frozenset(self.source.axes(c)) and store.monoid is None
                 if self.graph.roots[k] == c and alone and whole:
                     out.setdefault(c, store)
         return out

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from extract.facts import buffers_read, contractions, levels, product, size, streams
+from extract.cost import Cost
+from extract.facts import buffers_read, product, size
 from extract.fragments import Fragments
 from ir import term as T
 from ir.loop import KernelForm, Part
@@ -28,6 +29,7 @@ class Candidate:
     parts: tuple[Made, ...]
     inputs: frozenset[int]
     us: float
+    cost: Cost
     kind: str
 
     @cached_property
@@ -35,16 +37,10 @@ class Candidate:
         """Classes that it stores."""
         return frozenset(c for p in self.parts for c, _ in p)
 
-    @cached_property
+    @property
     def shape(self) -> tuple[object, ...]:
         """What tells its form of computing from another: loops, contractions and streamed states."""
-        terms = [t for p in self.parts for _, t in p]
-        loops: dict[str, int] = {}
-        for t in terms:
-            for axis, n in levels(t).items():
-                loops[axis] = max(n, loops.get(axis, 0))
-        states = frozenset[tuple[str, str]]().union(*map(streams, terms))
-        return tuple(sorted(loops.items())), sum(map(contractions, terms)), len(states)
+        return tuple(self.cost.sweeps.items()), self.cost.contractions, self.cost.states
 
 
 class Candidates:
@@ -63,7 +59,7 @@ class Candidates:
         listed = [parts[axes] for axes in sorted(parts, key=sorted)]
         inputs = frozenset(c for p in listed for _, t in p for c in self.fragments.inputs(t))
         cost = self.fragments.pricing.cost([self._part(p) for p in listed])
-        return Candidate(tuple(map(tuple, listed)), inputs, cost.us, kind)
+        return Candidate(tuple(map(tuple, listed)), inputs, cost.us, cost, kind)
 
     def _part(self, made: Sequence[tuple[int, Term]]) -> Part:
         stores = tuple(s for c, t in made for s in self.source.stores(c, t))
@@ -82,9 +78,12 @@ class Candidates:
         found = self.singles()
         for single in list(found):
             found += self._also(single)
-        found = undominated(c for c in found if self._ordered(c))
+        found = self._undominated(c for c in found if self._ordered(c))
         found += self._siblings(found, frozenset(live(found)))
-        return undominated(found)
+        return self._undominated(found)
+
+    def _undominated(self, found: Iterable[Candidate]) -> list[Candidate]:
+        return undominated(found, self.fragments.breadth.diverse)
 
     # ---- order
 
@@ -188,12 +187,12 @@ def _extent_of_terms(c: Candidate) -> int:
     return sum(size(t) for p in c.parts for _, t in p)
 
 
-def undominated(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Candidates less those with an equal in outputs and kind of computing, no dearer and with no more inputs."""
+def undominated(candidates: Iterable[Candidate], diverse: bool) -> list[Candidate]:
+    """Candidates less those with an equal in outputs (and shape), no dearer and with no more inputs."""
     kept: list[Candidate] = []
     by: dict[object, list[Candidate]] = defaultdict(list)
     for c in sorted(candidates, key=lambda c: (c.us, len(c.inputs), sorted(c.outs), _text(c))):
-        same = by[c.outs, c.shape]
+        same = by[c.outs, c.shape if diverse else ()]
         if not any(k.inputs <= c.inputs for k in same):
             same.append(c)
             kept.append(c)

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from egraph.graph import EGraph
 from egraph.saturate import saturate
-from extract.assembly import Assembly
+from extract.assembly import Assembly, Kernel
 from extract.candidates import Candidate, Candidates
 from extract.cost import Cost, kernel_cost, sweeps
-from extract.cover import Cover, CoverProblem
+from extract.cover import CoverProblem
 from extract.fragments import Breadth, Fragments
 from extract.items import Scope
+from extract.key import Canonical
+from extract.regions import Copy, cuts, spelled
 from extract.source import Source
 from ir.loop import Form, KernelForm, LoopProgram
 from ir.machine import Machine
 
 Price = Callable[[KernelForm, Form], float | None]
-NARROW, WIDE = Breadth(), Breadth(per_class=12, per_cut=1, slack=40.0)
+NARROW, WIDE = Breadth(), Breadth(per_class=12, per_cut=1, slack=40.0, diverse=True)
 NEAR_BEST = 3  # covers by simple candidates whose values siblings are sought among
 NEAR_SECONDS = 1.0
 TRIES = 6  # covers solved for each form asked for, since some differ by trivial moves
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to make the roots of a region."""
+
+    kernels: tuple[Kernel, ...]
+    us: float
+    gap: float
+    signature: tuple[object, ...]
 
 
 class Region:
@@ -36,7 +50,19 @@ class Region:
         self.found = self.candidates.all(self._live)
         if price is not None:
             self.found = [self._priced(c, price) for c in self.found]
-        self.problem = CoverProblem(self.found, scope.roots, scope.given)
+
+    def choices(self, k: int, deadline: float) -> list[Choice]:
+        """Up to `k` covers with distinct signatures, the cheapest first; at least one."""
+        problem = CoverProblem(self.found, self.scope.roots, self.scope.given)
+        out: dict[object, Choice] = {}
+        for cover in itertools.islice(problem.covers(deadline), TRIES * k):
+            picks = [self.found[i] for i in cover.picks]
+            signature = tuple(sorted((tuple(sorted(c.outs)), c.shape) for c in picks))
+            choice = Choice(tuple(c.parts for c in picks), cover.us, cover.gap, signature)
+            out.setdefault(signature, choice)
+            if len(out) == k:
+                break
+        return list(out.values())
 
     def _live(self, candidates: Sequence[Candidate]) -> set[int]:
         """Classes that near-best covers by these candidates make."""
@@ -50,10 +76,6 @@ class Region:
         us = price(self.candidates.kernel(c), form)
         return c if us is None else replace(c, us=us)
 
-    def signature(self, cover: Cover) -> object:
-        """What is materialised, and how each kernel computes: covers with equal signatures differ by trivial moves."""
-        return tuple(sorted((tuple(sorted(self.found[i].outs)), self.found[i].shape) for i in cover.picks))
-
 
 def forms(
     graph: EGraph, machine: Machine, k: int = 1, price: Price | None = None, budget_s: float = 10.0
@@ -61,25 +83,53 @@ def forms(
     """Up to `k` forms with distinct signatures, the cheapest first.
 
     `price` gives the measured time of a kernel in us where one is known. `details` of a form hold its `signature`,
-    the `gap` to the best that was not closed in `budget_s`, and per kernel its cost.
+    the `gap` to the best that was not closed in `budget_s`, its `sweeps`, and the `Cost` of each kernel.
     """
     deadline = time.perf_counter() + budget_s
     source = Source(graph)
-    region = Region(Scope(source, graph.roots), machine, NARROW if k == 1 else WIDE, price)
-    found: dict[object, Form] = {}
-    for cover in itertools.islice(region.problem.covers(deadline), TRIES * k):
-        signature = region.signature(cover)
-        if signature not in found:
-            kernels = [region.found[i].parts for i in cover.picks]
-            form = Assembly(source, source.substitute.extents, kernels).form("")
-            found[signature] = _costed(form, machine, price, signature, cover.gap)
-        if len(found) == k:
-            break
-    ranked = sorted(found.values(), key=lambda f: f.cost_us)
+    places: list[tuple[Canonical, str]] = []
+    solved: dict[str, tuple[Canonical, list[Choice]]] = {}
+    for cut in cuts(source):
+        spelling = spelled(source, cut)
+        if spelling.key not in solved:
+            region = Region(Scope(source, cut.roots, cut.given), machine, NARROW if k == 1 else WIDE, price)
+            half = (time.perf_counter() + deadline) / 2  # the last region may use what the first ones leave
+            solved[spelling.key] = spelling, region.choices(k, half)
+        places.append((spelling, spelling.key))
+    weights = Counter(key for _, key in places)
+    ranked = []
+    for picks in _best({key: [weights[key] * c.us for c in cs] for key, (_, cs) in solved.items()}, k):
+        kernels: list[Kernel] = []
+        for spelling, key in places:
+            first, choices = solved[key]
+            own = choices[picks[key]].kernels
+            kernels += own if spelling is first else Copy(source, first, spelling).kernels(own)
+        chosen = [solved[key][1][n] for key, n in picks.items()]
+        form = Assembly(source, source.substitute.extents, kernels).form("")
+        signature = tuple(c.signature for c in chosen)
+        ranked.append(_costed(form, machine, price, signature, max(c.gap for c in chosen)))
+    ranked.sort(key=lambda f: f.cost_us)
     return [replace(f, name=f"f{n}") for n, f in enumerate(ranked)]
 
 
-def _costed(form: Form, machine: Machine, price: Price | None, signature: object, gap: float) -> Form:
+def _best(prices: Mapping[str, Sequence[float]], k: int) -> Iterator[dict[str, int]]:
+    """The `k` cheapest ways to take one choice of each region, every list being sorted."""
+    keys = list(prices)
+    start = (0,) * len(keys)
+    heap = [(sum(prices[key][0] for key in keys), start)]
+    seen = {start}
+    while heap and k > 0:
+        us, picks = heapq.heappop(heap)
+        yield dict(zip(keys, picks, strict=True))
+        k -= 1
+        for n, key in enumerate(keys):
+            later = (*picks[:n], picks[n] + 1, *picks[n + 1 :])
+            if later[n] < len(prices[key]) and later not in seen:
+                seen.add(later)
+                heapq.heappush(heap, (us + prices[key][later[n]] - prices[key][picks[n]], later))
+
+
+def _costed(form: Form, machine: Machine, price: Price | None, signature: tuple[object, ...], gap: float) -> Form:
     """The form with the cost of its kernels, measured where it is known, and what stands behind it."""
     total = 0.0
     costs: dict[str, Cost] = {}

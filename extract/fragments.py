@@ -32,13 +32,17 @@ UNKNOWN_US = 1e3
 
 @dataclass(frozen=True)
 class Breadth:
-    """How many fragments are kept: per class and ranking, per set of inputs; how far from the best; leaves of one."""
+    """How many fragments are kept: per class and ranking, per set of inputs; how far from the best; leaves of one.
+
+    `diverse` keeps terms and kernels that differ in loops and contractions beside cheaper ones with the same inputs.
+    """
 
     per_class: int = 6
     per_cut: int = 2
     leaves: int = 10
     product: int = 400
     slack: float = 4.0
+    diverse: bool = False
 
 
 class Fragments:
@@ -216,8 +220,8 @@ class Fragments:
         for t in dict.fromkeys(found):
             if len(buffers_read(t)) <= self.breadth.leaves:
                 loops = tuple(sorted(levels(t).items()))
-                cut = (buffers_read(t), open_states(t), loops, contractions(t), streams(t))
-                cuts[cut].append((self.us(t), t.digest, t))
+                shape = (loops, contractions(t), streams(t)) if self.breadth.diverse else ()
+                cuts[buffers_read(t), open_states(t), shape].append((self.us(t), t.digest, t))
         few = [t for cut in cuts.values() for _, _, t in sorted(cut)[: self.breadth.per_cut]]
         kept: dict[Term, None] = {}
         for share in (False, True):

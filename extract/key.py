@@ -23,7 +23,7 @@ ROUNDS = 6
 
 @dataclass(frozen=True)
 class Canonical:
-    """A kernel with axes x0.., buffers b0.. and states s0..; `names` maps its buffers to the form's.
+    """A kernel with axes x0.., buffers b0.. and states s0..; `names` and `axis_names` lead back to the form's.
 
     A buffer that the kernel writes has the role output, one that an earlier kernel made has the role scratch
     (it is warm in cache), and any other has the role input.
@@ -33,6 +33,7 @@ class Canonical:
     buffers: tuple[Buffer, ...]
     axes: Mapping[str, int]
     names: Mapping[str, str]
+    axis_names: Mapping[str, str]
     key: str
 
 
@@ -51,7 +52,8 @@ def canonical(kernel: KernelForm, form: Form) -> Canonical:
     text = repr((axes, buffers, [_part_text(p) for p in parts]))
     key = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
     back = {new: old for old, new in numbers["buffer"].items()}
-    return Canonical(KernelForm("kernel", parts), buffers, axes, back, key)
+    axis_back = {new: old for old, new in numbers["axis"].items()}
+    return Canonical(KernelForm("kernel", parts), buffers, axes, back, axis_back, key)
 
 
 def _buffer(b: Buffer, name: str, written: bool) -> Buffer:
@@ -80,7 +82,7 @@ def _names_of(t: Term) -> tuple[Name, ...]:
     match t:
         case T.Load(buffer, _, _):
             return (("buffer", buffer),)
-        case T.Index(axis) | T.Extent(axis) | T.Scan(axis, _, _):
+        case T.Index(axis) | T.Extent(axis) | T.Scan(axis, _, _) | T.At(axis, _, _):
             return (("axis", axis),)
         case T.Fold(axes, _, _):
             return tuple(("axis", a) for a in axes)

@@ -69,6 +69,8 @@ class Names:
                 return T.fold(tuple(axis(a, a) for a in axes), monoid, kids[0])
             case T.Scan(a, monoid, _):
                 return T.Scan(axis(a, a), monoid, kids[0])
+            case T.At(a, _, _):
+                return T.At(axis(a, a), kids[0], kids[1])
             case T.State(name, dtype, axes):
                 return T.State(state(name, name), dtype, tuple(sorted(axis(a, a) for a in axes)))
             case T.Carry(name, monoid, _):

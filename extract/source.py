@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from egraph.graph import EGraph, ENode
 from extract.rewrite import Substitution, rebuilt, with_children
 from ir import term as T
+from ir.dtype import DType
 from ir.loop import Buffer, Store, contiguous
 from ir.node import IRError, postorder
 from ir.term import Term
@@ -43,6 +44,7 @@ class Source:
         for c, axis in sorted(graph.streams):
             if (axis, c) in graph.new:
                 self._streams[c].append(axis)
+        self._copies: dict[int, tuple[str, tuple[str, ...]]] = {}
         self._read()
 
     def _read(self) -> None:
@@ -63,12 +65,24 @@ class Source:
 
     def axes(self, c: int) -> tuple[str, ...]:
         """The free axes of a class in storage order: the program's, but the axis most often contiguous last."""
+        if c in self._copies:
+            return self._copies[c][1]
         axes = sorted(self.graph.free[c], key=lambda a: self._order[a])
         if axes:
             last = max(axes, key=lambda a: (self._innermost.get(a, 0), self._order[a]))
             axes.remove(last)
             axes.append(last)
         return tuple(axes)
+
+    def dtype(self, c: int) -> DType:
+        """The dtype in which the class is stored."""
+        return self._copies[c][0] if c in self._copies else self.graph.dtype[c]
+
+    def copy(self, c: int, axes: Mapping[str, str]) -> int:
+        """A new class like `c` over other axes: the same value in an equal region that is not solved again."""
+        new = len(self.graph.classes) + max(self.graph.classes) + len(self._copies) + 1
+        self._copies[new] = self.dtype(c), tuple(axes.get(a, a) for a in self.axes(c))
+        return new
 
     def store_axes(self, c: int) -> tuple[str, ...]:
         """The axes over which a kernel that makes the class runs: those of its first result, or its own."""
@@ -90,11 +104,11 @@ class Source:
     def scratch(self, c: int) -> Buffer:
         """The buffer in which the class is materialised."""
         shape = tuple(self.graph.program.axes[a] for a in self.axes(c))
-        return Buffer(buffer_of(c), self.graph.dtype[c], shape, contiguous(shape), role="scratch")
+        return Buffer(buffer_of(c), self.dtype(c), shape, contiguous(shape), role="scratch")
 
     def load(self, c: int) -> T.Load:
         """The class read back from its buffer."""
-        return T.Load(buffer_of(c), self.graph.dtype[c], tuple(T.Index(a) for a in self.axes(c)))
+        return T.Load(buffer_of(c), self.dtype(c), tuple(T.Index(a) for a in self.axes(c)))
 
     # ---- how a class is computed
 

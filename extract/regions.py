@@ -1,0 +1,177 @@
+"""A large program is cut where everything passes: at values that dominate its deepest input. Regions that are equal
+but for names have equal kernels, so that each is solved once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+
+from extract.key import Canonical, canonical
+from extract.rewrite import Names, with_children
+from extract.source import Source, buffer_of, class_read
+from extract.work import SPECIAL
+from ir import term as T
+from ir.dtype import is_float
+from ir.loop import Form, KernelForm, Part, Store
+from ir.node import postorder
+from ir.term import Term
+
+SMALL = 150  # terms of a program that is one region
+LEAST = 30  # terms of a region that ends at a value with several readers
+MOST = 100  # terms after which a region ends at any value that may be stored
+Made = tuple[tuple[int, Term], ...]
+Kernel = tuple[Made, ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A region: the classes that it makes for others and the classes that earlier regions made."""
+
+    roots: frozenset[int]
+    given: frozenset[int]
+
+
+def cuts(source: Source) -> list[Cut]:
+    """The regions of a program in order; one where it is small."""
+    graph = source.graph
+    results = [s.value for s in graph.program.results]
+    everything = list(postorder(*results))
+    if len(everything) <= SMALL:
+        return [Cut(frozenset(graph.roots), frozenset())]
+    main = max(results, key=lambda t: (sum(1 for _ in postorder(t)), t.digest))
+    ends = [*_borders(main, everything), main]
+    regions = [set(_below([t], ends[:k])) for k, t in enumerate(ends)]
+    made: list[set[Term]] = [{t} for t in ends]
+    for t in results:
+        first = next((k for k, region in enumerate(regions) if t in region), len(ends) - 1)
+        made[first].add(t)
+    prelude = _share(made, ends)
+    out: list[Cut] = []
+    given: frozenset[int] = frozenset()
+    for terms in ([prelude] if prelude else []) + made:
+        roots = frozenset(graph.class_of[t] for t in terms) - given
+        if roots:
+            out.append(Cut(roots, given))
+            given |= roots
+    return out
+
+
+def _borders(main: Term, everything: Sequence[Term]) -> list[Term]:
+    """Values through which all of the program after them passes, so far apart that regions have a good size."""
+    edges: nx.DiGraph = nx.DiGraph()
+    edges.add_nodes_from(postorder(main))
+    readers: Counter[Term] = Counter()
+    for t in everything:
+        for k in set(t.terms):
+            readers[k] += 1
+            if t in edges:
+                edges.add_edge(t, k)
+    dominator = nx.immediate_dominators(edges, main)
+    depth = {main: 0}
+    for t in reversed(list(postorder(main))):
+        if t is not main:
+            depth[t] = depth[dominator[t]] + 1
+    deepest = max(depth, key=lambda t: (depth[t], t.digest))
+    chain = [deepest]
+    while chain[-1] is not main:
+        chain.append(dominator[chain[-1]])
+    borders: list[Term] = []
+    for t in chain[:-1]:
+        if not _storable(t):
+            continue
+        own = _below([t], borders)
+        size = len(own) - len(borders)
+        if size >= MOST or (size >= LEAST and readers[t] > 1):
+            borders.append(t)
+    return borders
+
+
+def _storable(t: Term) -> bool:
+    return is_float(t.dtype) and bool(t.free) and not isinstance(t, T.Load | T.Const)
+
+
+def _below(roots: Iterable[Term], ends: Iterable[Term]) -> list[Term]:
+    """Terms from which the roots are computed, children first, down to inputs and ends; a root is never an end."""
+    wanted = list(roots)
+    stop = set(ends) - set(wanted)
+    out: list[Term] = []
+    seen: set[Term] = set()
+    stack = [(r, False) for r in reversed(wanted)]
+    while stack:
+        t, done = stack.pop()
+        if done:
+            out.append(t)
+        elif t not in seen:
+            seen.add(t)
+            stack.append((t, True))
+            if t not in stop:
+                stack.extend((k, False) for k in reversed(t.terms))
+    return out
+
+
+def _share(made: list[set[Term]], ends: Sequence[Term]) -> set[Term]:
+    """Dear values that several regions read are made once: added to the first of these, or returned as a prelude."""
+    regions = [_below(terms, ends) for terms in made]
+    count = Counter(t for region in regions for t in region)
+    shared = {t for t, n in count.items() if n > 1} - set(ends)
+    dear: dict[Term, bool] = {}
+    for t in postorder(*ends):
+        own = isinstance(t, T.Fold | T.Scan) or (isinstance(t, T.Unary) and t.op in SPECIAL)
+        dear[t] = own or (t not in ends and any(dear[k] for k in t.terms))
+    outermost = {
+        k for region in regions for t in region if t not in shared for k in t.terms if k in shared and dear.get(k)
+    }
+    prelude: set[Term] = set()
+    for t in outermost:
+        if _storable(t):
+            rests = any(e in ends for e in _below([t], ends))
+            first = next(k for k, region in enumerate(regions) if t in region)
+            (made[first] if rests else prelude).add(t)
+    return prelude
+
+
+# ---- equal regions
+
+
+def spelled(source: Source, cut: Cut) -> Canonical:
+    """The region as written, as one canonical kernel from the given classes to its roots."""
+    roots = sorted(cut.roots)
+    ends = {source.terms[c]: c for c in sorted(cut.given)}
+    new: dict[Term, Term] = {}
+    for t in _below([source.terms[c] for c in roots], ends):
+        new[t] = (
+            source.load(ends[t]) if t in ends else with_children(t, [new[k] for k in t.terms]) if t.terms else t
+        )
+    stores = [Store(buffer_of(c), source.load(c).index, new[source.terms[c]]) for c in roots]
+    kernel = KernelForm("region", tuple(Part(source.axes(class_read(s.buffer)), (s,)) for s in stores))
+    scratch = [source.scratch(c) for c in sorted(cut.roots | cut.given)]
+    form = Form("", source.graph.program.axes, (*source.graph.program.buffers, *scratch), ())
+    return canonical(kernel, form)
+
+
+class Copy:
+    """Carries the kernels of a solved region over to one with an equal spelling."""
+
+    def __init__(self, source: Source, solved: Canonical, other: Canonical) -> None:
+        self.source = source
+        self.axes = {old: other.axis_names[x] for x, old in solved.axis_names.items()}
+        buffers = {old: other.names[b] for b, old in solved.names.items()}
+        self.classes = {class_read(old): class_read(new) for old, new in buffers.items() if class_read(old) >= 0}
+        self.buffers = dict(buffers)
+
+    def kernels(self, kernels: Iterable[Kernel]) -> list[Kernel]:
+        """The kernels over the other region's axes and buffers; values kept between them get buffers of their own."""
+        kernels = list(kernels)
+        for c in (c for kernel in kernels for part in kernel for c, _ in part):
+            if c not in self.classes:
+                self.classes[c] = self.source.copy(c, self.axes)
+                self.buffers[buffer_of(c)] = buffer_of(self.classes[c])
+        names = Names(self.axes, self.buffers)
+        return [
+            tuple(tuple((self.classes[c], names.terms([t])[0]) for c, t in part) for part in kernel)
+            for kernel in kernels
+        ]
