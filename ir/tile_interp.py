@@ -230,7 +230,7 @@ class _Block:
             picked = tuple(i[inside] for i in where)
             self.memory[s.buffer] = meaning.scatter(s.monoid, old, picked, array, b.dtype, self.exact)
         else:
-            one = (np.zeros(1, np.int64),)
+            one = (np.zeros(array.shape, np.int64),)
             self.memory[s.buffer] = meaning.scatter(s.monoid, old[None], one, array, b.dtype, self.exact)[0]
 
 

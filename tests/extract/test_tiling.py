@@ -1,0 +1,30 @@
+"""The tile program of a kernel computes what the kernel's terms say, under every schedule."""
+
+import numpy as np
+import pytest
+
+from extract.tiling import tile_program
+from ir.loop_interp import run_form
+from ir.schedule import parse_schedule
+from ir.tile_interp import run_tile
+from ir.tile_text import parse_tile, show_tile
+from tests.extract.kernels import CASES
+
+
+def program(c, line):
+    return tile_program(c.kernel, c.form.buffers, c.form.axes, parse_schedule(line))
+
+
+def check(c, line):
+    tiled = program(c, line)
+    assert parse_tile(show_tile(tiled)) == tiled
+    want, got = run_form(c.form, c.inputs, True), run_tile(tiled, c.inputs, True)
+    assert set(got) == {name for name in want if want[name].size or name in got}, show_tile(tiled)
+    for name, array in got.items():
+        np.testing.assert_allclose(array, want[name], rtol=1e-9, atol=1e-9, err_msg=show_tile(tiled))
+
+
+@pytest.mark.parametrize("line", ["WORK=points128", "WORK=points1", "WORK=points4"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_fall_back_is_right_for_every_kernel(name, line):
+    check(CASES[name](), line)
