@@ -189,6 +189,18 @@ def parse_term(text: str, scope: Scope) -> T.Term:
     return _Parser(scope, text.strip()).term(tree.body)
 
 
+def parse_terms(text: str, scope: Scope) -> tuple[T.Term, ...]:
+    """The terms of a comma-separated list; commas inside a term belong to it."""
+    if not text.strip() or text.strip() == "()":
+        return ()
+    try:
+        tree = ast.parse(f"({text.strip()},)", mode="eval").body
+    except SyntaxError as e:
+        raise IRError(f"column {(e.offset or 1) - 1}: {e.msg} in {text.strip()!r}") from None
+    assert isinstance(tree, ast.Tuple)
+    return tuple(_Parser(scope, text.strip()).term(node) for node in tree.elts)
+
+
 class _Parser:
     def __init__(self, scope: Scope, text: str) -> None:
         self.scope, self.source = scope, text
