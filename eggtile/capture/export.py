@@ -1,0 +1,188 @@
+"""The torch side of capture: a program as an exported graph whose composites are whole and whose values are pure."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from eggtile.capture.types import CaptureError, first_sentence
+
+Function = Callable[..., Any]
+Dynamic = Mapping[str, Mapping[int, str]]
+"""Symbolic extents: input name to {dimension: name of the symbol}."""
+
+HARMLESS_WRITES = ("aten.detach_.default",)
+_DATA_DEPENDENT = ("data-dependent", "data dependent", "DataDependent", "Unbacked", "unbacked", ".item()", "tolist")
+_CPP_WORDS = (
+    "alignas auto block bool case catch char const default delete do double enum extern float friend goto inline "
+    "int long namespace new operator private public register short signed sizeof static struct switch template "
+    "this thread throw typedef union unsigned using virtual void volatile"
+)
+
+
+class DataDependent(Exception):
+    """A program whose control flow or shapes depend on values; the message is export's first sentence."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A placeholder of the graph as an input of the program; `tensor` is its value."""
+
+    node: str
+    name: str
+    tensor: torch.Tensor
+    user: bool
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An exported program: its graph, its inputs in our order, its outputs, what it mutates, its symbols."""
+
+    graph: torch.fx.Graph
+    leaves: tuple[Leaf, ...]
+    outputs: tuple[Any, ...]
+    spec: Any
+    writes: tuple[tuple[str, str], ...]
+    symbols: Mapping[str, tuple[int, int]]
+    rename: Mapping[str, str]
+
+
+class Wrapped(torch.nn.Module):
+    """A plain function as a module."""
+
+    def __init__(self, fn: Function) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.fn(*args)
+
+
+def parameter_names(fn: Function, count: int) -> list[str]:
+    """The names of the first `count` parameters, numbered where the function takes any number."""
+    call = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    try:
+        parameters = list(inspect.signature(call).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names: list[str] = []
+    for p in parameters:
+        if p.kind is p.VAR_POSITIONAL:
+            names += [f"{p.name}{k}" for k in range(count - len(names))]
+        elif p.kind is not p.VAR_KEYWORD:
+            names.append(p.name)
+    return [*names, *(f"x{k}" for k in range(len(names), count))][:count]
+
+
+def identifiers(wanted: Iterable[str]) -> list[str]:
+    """Distinct identifiers near the wanted names; reserved words get a trailing underscore."""
+    out: list[str] = []
+    for text in wanted:
+        name = re.sub(r"\W", "_", text) or "x"
+        if name[0].isdigit() or keyword.iskeyword(name) or name in _CPP_WORDS.split():
+            name = f"_{name}" if name[0].isdigit() else f"{name}_"
+        unique, k = name, 1
+        while unique in out:
+            unique, k = f"{name}_{k}", k + 1
+        out.append(unique)
+    return out
+
+
+def export(fn: Function, inputs: Sequence[torch.Tensor], dynamic: Dynamic | None) -> Exported:
+    """The exported graph of fn on inputs; raises `DataDependent` or `CaptureError`."""
+    module = fn if isinstance(fn, torch.nn.Module) else Wrapped(fn)
+    names = parameter_names(fn, len(inputs))
+    shapes = _dynamic_shapes(dynamic, names, module) if dynamic else None
+    try:
+        with torch.no_grad():
+            program = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes, strict=False)
+            if any(_writes(n) for n in program.graph.nodes):
+                program = program.run_decompositions({})
+    except Exception as error:  # export raises many classes; the sentence tells them apart
+        raise _refusal(error) from error
+    return _described(program, names, inputs, dynamic or {})
+
+
+def _refusal(error: Exception) -> Exception:
+    text = f"{type(error).__name__}: {error}"
+    if any(mark in text for mark in _DATA_DEPENDENT):
+        return DataDependent(first_sentence(str(error)))
+    return CaptureError(f"the program cannot be traced: {type(error).__name__}: {first_sentence(str(error))}")
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable) and str(node.target) not in HARMLESS_WRITES
+
+
+def _dynamic_shapes(dynamic: Dynamic, names: list[str], module: torch.nn.Module) -> Any:
+    unknown = set(dynamic) - set(names)
+    if unknown:
+        raise CaptureError(f"{', '.join(sorted(unknown))} is not an input; the inputs are {', '.join(names)}")
+    made: dict[str, Any] = {}
+    rows = tuple(
+        {d: made.setdefault(s, torch.export.Dim(s, min=1)) for d, s in dynamic.get(n, {}).items()} for n in names
+    )
+    return (rows,) if isinstance(module, Wrapped) else rows
+
+
+def _described(
+    program: torch.export.ExportedProgram, names: list[str], inputs: Sequence[torch.Tensor], dynamic: Dynamic
+) -> Exported:
+    signature = program.graph_signature
+    user: list[tuple[str, str | None, str, torch.Tensor]] = []
+    other: list[tuple[str, str | None, str, torch.Tensor]] = []
+    for spec in signature.input_specs:
+        node = spec.arg.name
+        if spec.kind is InputKind.USER_INPUT:
+            user.append((node, None, names[len(user)], inputs[len(user)]))
+        else:
+            target = str(spec.target)
+            store = program.state_dict if target in program.state_dict else program.constants
+            other.append((node, target, target, store[target]))
+    rows = [*user, *other]
+    unique = identifiers(row[2] for row in rows)
+    leaves = tuple(
+        Leaf(node, name, tensor, target is None, target)
+        for (node, target, _, tensor), name in zip(rows, unique, strict=True)
+    )
+    by_node = {leaf.node: leaf.name for leaf in leaves}
+    by_target = {leaf.target: leaf.name for leaf in leaves}
+    returned = list(next(n for n in program.graph.nodes if n.op == "output").args[0])
+    outputs, writes = [], []
+    for spec, value in zip(signature.output_specs, returned, strict=True):
+        if spec.kind is OutputKind.USER_OUTPUT:
+            outputs.append(value)
+        elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+            writes.append((by_node[str(spec.target)], value.name))
+        elif spec.kind is OutputKind.BUFFER_MUTATION:
+            writes.append((by_target[str(spec.target)], value.name))
+    rename = _symbol_names(program, leaves, dynamic)
+    symbols = {
+        rename.get(str(s), str(s)): (int(r.lower), int(min(r.upper, 2**62)))
+        for s, r in program.range_constraints.items()
+    }
+    tree = program.call_spec.out_spec
+    return Exported(program.graph, leaves, tuple(outputs), tree, tuple(writes), symbols, rename)
+
+
+def _symbol_names(
+    program: torch.export.ExportedProgram, leaves: tuple[Leaf, ...], dynamic: Dynamic
+) -> dict[str, str]:
+    """Export's symbols under the names that the caller gave."""
+    values = {n.name: n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"}
+    out: dict[str, str] = {}
+    for leaf in leaves:
+        for d, name in dynamic.get(leaf.name, {}).items():
+            extent = values[leaf.node].shape[d]
+            if not isinstance(extent, int):
+                out[str(extent.node.expr)] = name
+    return out

@@ -1,0 +1,449 @@
+"""Elementwise operators: arithmetic, comparisons, logic, bits, selection and conversions."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from eggtile.capture.build import broadcast, cast, full, lifted, mapped, op, select
+from eggtile.capture.table import Ignored, Site, lowers
+from eggtile.capture.types import Operand, Scalar, Unsupported, dtype_name, promoted
+from ir.dtype import compute_type, is_float, is_integer
+from ir.tensor import Map, Tensor
+
+
+def common(site: Site, *operands: Operand) -> str:
+    """The dtype in which an operator with a result computes: the promoted one, or the result's where that is a float."""
+    dtype = promoted(*operands)
+    return site.dtype if is_float(site.dtype) and not is_float(dtype) else dtype
+
+
+def elementwise(site: Site, name: str, *operands: Operand, wide: bool = True) -> Tensor:
+    """A row of the operator table on promoted operands, rounded to the result's dtype."""
+    dtype = common(site, *operands)
+    return op(site.dtype, mapped(name, *(lifted(x, dtype, site.shape, wide) for x in operands)))
+
+
+_UNARY = {
+    "abs": "abs",
+    "exp": "exp",
+    "exp2": "exp2",
+    "special_exp2": "exp2",
+    "expm1": "expm1",
+    "log": "log",
+    "log2": "log2",
+    "log1p": "log1p",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "reciprocal": "recip",
+    "sin": "sin",
+    "cos": "cos",
+    "tan": "tan",
+    "asin": "asin",
+    "acos": "acos",
+    "atan": "atan",
+    "sinh": "sinh",
+    "cosh": "cosh",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "special_expit": "sigmoid",
+    "erf": "erf",
+    "special_erf": "erf",
+    "neg": "neg",
+    "isnan": "isnan",
+}
+_ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc", "round": "rint"}
+_BINARY = {
+    "atan2": ("atan2", False),
+    "maximum": ("max", False),
+    "minimum": ("min", False),
+    "eq": ("eq", True),
+    "ne": ("ne", True),
+    "lt": ("lt", False),
+    "le": ("le", False),
+    "gt": ("gt", False),
+    "ge": ("ge", False),
+    "bitwise_and": ("and", False),
+    "bitwise_or": ("or", False),
+    "bitwise_xor": ("xor", False),
+    "__and__": ("and", False),
+    "__or__": ("or", False),
+    "__xor__": ("xor", False),
+    "bitwise_left_shift": ("shl", False),
+    "bitwise_right_shift": ("shr", False),
+    "__lshift__": ("shl", False),
+    "__rshift__": ("shr", False),
+    "remainder": ("mod", False),
+    "fmod": ("fmod", False),
+}
+_ALIASES = {
+    "true_divide": "div",
+    "multiply": "mul",
+    "subtract": "sub",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "less": "lt",
+    "less_equal": "le",
+    "not_equal": "ne",
+    "absolute": "abs",
+    "negative": "neg",
+    "arctan2": "atan2",
+    "arctan": "atan",
+    "arcsin": "asin",
+    "arccos": "acos",
+}
+
+
+def _both(name: str) -> tuple[str, ...]:
+    names = [name, *(alias for alias, of in _ALIASES.items() if of == name)]
+    return tuple(f"{n}.{kind}" for n in names for kind in ("Tensor", "Scalar", "default"))
+
+
+def _register_tables() -> None:
+    for name, row in _UNARY.items():
+
+        def unary(site: Site, x: Tensor, row: str = row) -> Tensor:
+            return elementwise(site, row, x)
+
+        lowers(name, *(alias for alias, of in _ALIASES.items() if of == name))(unary)
+    for name, row in _ROUNDING.items():
+
+        def rounding(site: Site, x: Tensor, row: str = row) -> Tensor:
+            return elementwise(site, row, x) if is_float(x.dtype) else x
+
+        lowers(name)(rounding)
+    for name, (row, wide) in _BINARY.items():
+
+        def binary(site: Site, x: Operand, y: Operand, row: str = row, wide: bool = wide) -> Tensor:
+            return elementwise(site, row, x, y, wide=wide)
+
+        lowers(*_both(name), f"{name}.Scalar_Tensor", f"{name}.Tensor_Scalar")(binary)
+
+
+_register_tables()
+
+
+# ---- arithmetic
+
+
+def _scaled(y: Operand, alpha: Scalar, dtype: str) -> Operand:
+    if alpha == 1:
+        return y
+    if not isinstance(y, Tensor):
+        return y * alpha
+    return mapped("mul", op(dtype, y), alpha)
+
+
+@lowers(*_both("add"))
+def add(site: Site, x: Operand, y: Operand, alpha: Scalar = 1) -> Tensor:
+    dtype = common(site, x, y)
+    if dtype == "bool":
+        return elementwise(site, "or", x, y)
+    terms = (_widened(x, dtype, site), _widened(_scaled(y, alpha, dtype), dtype, site))
+    return op(site.dtype, mapped("add", *terms))
+
+
+@lowers(*_both("sub"))
+def sub(site: Site, x: Operand, y: Operand, alpha: Scalar = 1) -> Tensor:
+    dtype = common(site, x, y)
+    terms = (_widened(x, dtype, site), _widened(_scaled(y, alpha, dtype), dtype, site))
+    return op(site.dtype, mapped("sub", *terms))
+
+
+def _widened(x: Operand, dtype: str, site: Site) -> Tensor:
+    """As `lifted`, but a tensor that is already in the compute type stays there."""
+    if isinstance(x, Tensor) and x.dtype == compute_type(dtype):
+        return broadcast(x, site.shape)
+    return lifted(x, dtype, site.shape)
+
+
+@lowers("rsub.Tensor", "rsub.Scalar")
+def rsub(site: Site, x: Tensor, y: Operand, alpha: Scalar = 1) -> Tensor:
+    dtype = common(site, x, y)
+    return op(
+        site.dtype, mapped("sub", lifted(y, dtype, site.shape), _widened(_scaled(x, alpha, dtype), dtype, site))
+    )
+
+
+@lowers(*_both("mul"))
+def mul(site: Site, x: Operand, y: Operand) -> Tensor:
+    return elementwise(site, "and" if site.dtype == "bool" else "mul", x, y)
+
+
+@lowers(*_both("div"))
+def div(site: Site, x: Operand, y: Operand) -> Tensor:
+    if isinstance(y, Tensor) or y == 0:
+        return elementwise(site, "div", x, y)
+    # PyTorch's CUDA kernel multiplies by the reciprocal of a number.
+    return elementwise(site, "mul", x, 1 / y)
+
+
+@lowers("div.Tensor_mode", "div.Scalar_mode")
+def div_mode(site: Site, x: Operand, y: Operand, rounding_mode: str | None = None) -> Tensor:
+    if rounding_mode is None:
+        return div(site, x, y)
+    return elementwise(site, "floordiv" if rounding_mode == "floor" else "truncdiv", x, y)
+
+
+@lowers("floor_divide", "floor_divide.Scalar")
+def floor_divide(site: Site, x: Operand, y: Operand) -> Tensor:
+    return elementwise(site, "floordiv", x, y)
+
+
+@lowers("positive", "conj", "real", "resolve_conj", "resolve_neg")
+def positive(site: Site, x: Tensor) -> Tensor:
+    return x
+
+
+@lowers("pow.Tensor_Scalar")
+def pow_scalar(site: Site, x: Tensor, exponent: Scalar) -> Tensor:
+    dtype = common(site, x, exponent)
+    base = op(dtype, x)
+    if not is_float(dtype):
+        if exponent < 0:
+            raise Unsupported("the exponent of an integer is negative")
+        return _power(base, int(exponent))
+    match float(exponent):
+        case 0.0:
+            return full(1, dtype, site.shape)
+        case 1.0:
+            return base
+        case 2.0:
+            return op(dtype, mapped("mul", base, base))
+        case 3.0:
+            # the square is rounded: the kernel multiplies in the element type
+            return op(dtype, mapped("mul", op(dtype, mapped("mul", base, base)), base))
+        case -1.0:
+            return op(dtype, mapped("recip", base))
+        case -2.0:
+            return op(dtype, mapped("recip", op(dtype, mapped("mul", base, base))))
+        case 0.5:
+            return op(dtype, mapped("sqrt", base))
+        case -0.5:
+            return op(dtype, mapped("rsqrt", base))
+    return op(dtype, mapped("pow", base, float(exponent)))
+
+
+def _power(base: Tensor, exponent: int) -> Tensor:
+    out: Tensor = full(1, base.dtype, base.shape)
+    while exponent:
+        if exponent & 1:
+            out = mapped("mul", out, base)
+        base, exponent = mapped("mul", base, base), exponent >> 1
+    return out
+
+
+@lowers("pow.Tensor_Tensor", "pow.Scalar")
+def pow_tensor(site: Site, x: Operand, exponent: Tensor) -> Tensor:
+    if not is_float(site.dtype):
+        raise Unsupported("an integer is raised to a tensor")
+    return elementwise(site, "pow", x, exponent)
+
+
+@lowers("square")
+def square(site: Site, x: Tensor) -> Tensor:
+    return pow_scalar(site, x, 2)
+
+
+@lowers("addcmul")
+def addcmul(site: Site, x: Tensor, y: Tensor, z: Tensor, value: Scalar = 1) -> Tensor:
+    dtype = common(site, x, y, z)
+    a, b, c = (lifted(t, dtype, site.shape) for t in (x, y, z))
+    product = mapped("mul", b, c)
+    return op(site.dtype, mapped("add", a, product if value == 1 else mapped("mul", product, value)))
+
+
+@lowers("addcdiv")
+def addcdiv(site: Site, x: Tensor, y: Tensor, z: Tensor, value: Scalar = 1) -> Tensor:
+    dtype = common(site, x, y, z)
+    a, b, c = (lifted(t, dtype, site.shape) for t in (x, y, z))
+    quotient = mapped("div", b, c)
+    return op(site.dtype, mapped("add", a, quotient if value == 1 else mapped("mul", quotient, value)))
+
+
+@lowers("lerp.Scalar", "lerp.Tensor")
+def lerp(site: Site, x: Tensor, end: Tensor, weight: Operand) -> Tensor:
+    a, b, w = (lifted(t, site.dtype, site.shape) for t in (x, end, weight))
+    step = mapped("sub", b, a)
+    near = mapped("add", a, mapped("mul", w, step))
+    far = mapped("sub", b, mapped("mul", step, mapped("add", mapped("neg", w), 1)))
+    wide = compute_type(site.dtype)
+    return op(site.dtype, select(mapped("lt", mapped("abs", w), 0.5), near, far, wide))
+
+
+@lowers("sign", "sgn")
+def sign(site: Site, x: Tensor) -> Tensor:
+    if x.dtype == "bool":
+        return x
+    below = select(mapped("lt", x, 0), -1, 0, x.dtype) if x.dtype != "u8" else full(0, "u8", x.shape)
+    return select(mapped("gt", x, 0), 1, below, x.dtype)
+
+
+@lowers("frac")
+def frac(site: Site, x: Tensor) -> Tensor:
+    return op(site.dtype, mapped("sub", x, mapped("trunc", x)))
+
+
+@lowers("erfc", "special_erfc")
+def erfc(site: Site, x: Tensor) -> Tensor:
+    return op(
+        site.dtype, mapped("sub", full(1, "f64" if x.dtype == "f64" else "f32"), mapped("erf", op(site.dtype, x)))
+    )
+
+
+@lowers("fmax", "fmin")
+def fmax(site: Site, x: Tensor, y: Tensor) -> Tensor:
+    name = "max" if site.target.startswith("fmax") else "min"
+    both = elementwise(site, name, x, y)
+    if not is_float(site.dtype):
+        return both
+    a, b = (lifted(t, site.dtype, site.shape) for t in (x, y))
+    return select(mapped("isnan", a), b, select(mapped("isnan", b), a, both, site.dtype), site.dtype)
+
+
+# ---- predicates and logic
+
+
+@lowers("isinf")
+def isinf(site: Site, x: Tensor) -> Tensor:
+    return mapped("eq", mapped("abs", x), math.inf) if is_float(x.dtype) else full(False, "bool", site.shape)
+
+
+@lowers("isfinite")
+def isfinite(site: Site, x: Tensor) -> Tensor:
+    return mapped("lt", mapped("abs", x), math.inf) if is_float(x.dtype) else full(True, "bool", site.shape)
+
+
+@lowers("isposinf", "isneginf")
+def isposinf(site: Site, x: Tensor) -> Tensor:
+    bound = math.inf if site.target.startswith("isposinf") else -math.inf
+    return mapped("eq", x, bound) if is_float(x.dtype) else full(False, "bool", site.shape)
+
+
+def truth(x: Operand, shape: tuple[int | str, ...]) -> Tensor:
+    """Whether x is not 0."""
+    if not isinstance(x, Tensor):
+        return full(bool(x), "bool", shape)
+    return broadcast(x if x.dtype == "bool" else mapped("ne", x, 0), shape)
+
+
+@lowers("logical_and", "logical_or", "logical_xor")
+def logical(site: Site, x: Operand, y: Operand) -> Tensor:
+    name = site.target.removeprefix("logical_").split(".")[0]
+    return Map(name, (truth(x, site.shape), truth(y, site.shape)))
+
+
+@lowers("logical_not")
+def logical_not(site: Site, x: Tensor) -> Tensor:
+    return Map("not", (truth(x, site.shape),))
+
+
+@lowers("bitwise_not")
+def bitwise_not(site: Site, x: Tensor) -> Tensor:
+    return Map("not" if x.dtype == "bool" else "invert", (x,))
+
+
+# ---- selection
+
+
+@lowers("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+def where(site: Site, p: Tensor, x: Operand, y: Operand) -> Tensor:
+    return broadcast(select(truth(p, p.shape), x, y, site.dtype), site.shape)
+
+
+@lowers("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(site: Site, x: Tensor, mask: Tensor, value: Operand) -> Tensor:
+    return select(mask, value, broadcast(x, site.shape), site.dtype)
+
+
+@lowers("clamp", "clip")
+def clamp(site: Site, x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
+    out = lifted(x, site.dtype, site.shape)
+    if min is not None:
+        out = mapped("max", out, lifted(min, site.dtype, site.shape, wide=False))
+    if max is not None:
+        out = mapped("min", out, lifted(max, site.dtype, site.shape, wide=False))
+    return out
+
+
+@lowers("clamp.Tensor", "clip.Tensor")
+def clamp_tensor(site: Site, x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
+    return clamp(site, x, min, max)
+
+
+@lowers("clamp_min", "clamp_min.Tensor")
+def clamp_min(site: Site, x: Tensor, min: Operand) -> Tensor:
+    return clamp(site, x, min)
+
+
+@lowers("clamp_max", "clamp_max.Tensor")
+def clamp_max(site: Site, x: Tensor, max: Operand) -> Tensor:
+    return clamp(site, x, None, max)
+
+
+@lowers("nan_to_num")
+def nan_to_num(
+    site: Site, x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    if not is_float(x.dtype):
+        return x
+    limits = torch.finfo(torch.float64 if x.dtype == "f64" else _TORCH[x.dtype])
+    high = limits.max if posinf is None else posinf
+    low = limits.min if neginf is None else neginf
+    out = select(mapped("eq", x, math.inf), high, select(mapped("eq", x, -math.inf), low, x, x.dtype), x.dtype)
+    return select(mapped("isnan", x), nan or 0.0, out, x.dtype)
+
+
+_TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+
+
+# ---- conversions and copies
+
+
+@lowers("to.dtype", "to.dtype_layout", "to.device", "to.other", "to.prim_Device", "_to_copy", "type_as")
+def to(site: Site, x: Tensor, *args: Ignored, **kwargs: Ignored) -> Tensor:
+    return cast(site.dtype, x)
+
+
+@lowers("view.dtype")
+def view_dtype(site: Site, x: Tensor, dtype: torch.dtype) -> Tensor:
+    if dtype_name(dtype) != x.dtype:
+        raise Unsupported("the bits are read as another dtype")
+    return x
+
+
+@lowers(
+    "clone", "contiguous", "detach", "alias", "lift", "lift_fresh", "lift_fresh_copy", "detach_copy", "alias_copy"
+)
+def same(site: Site, x: Tensor, **kwargs: Ignored) -> Tensor:
+    return x
+
+
+@lowers("dropout", "feature_dropout", "alpha_dropout", "native_dropout")
+def dropout(site: Site, x: Tensor, p: float, train: bool | None) -> Tensor:
+    if p and train is not False:
+        raise Unsupported("it draws random numbers")
+    if len(site.outs) > 1:
+        raise Unsupported("it returns its mask")
+    return x
+
+
+@lowers("copy")
+def copy(site: Site, x: Tensor, y: Tensor, non_blocking: bool = False) -> Tensor:
+    return broadcast(cast(site.dtype, y), site.shape)
+
+
+@lowers("fill.Scalar", "fill.Tensor")
+def fill(site: Site, x: Tensor, value: Operand) -> Tensor:
+    return lifted(value, site.dtype, site.shape, wide=False)
+
+
+@lowers("zero")
+def zero(site: Site, x: Tensor) -> Tensor:
+    return full(0, site.dtype, site.shape)
+
+
+def integral(x: Tensor) -> bool:
+    """Whether x holds integers or bools."""
+    return is_integer(x.dtype) or x.dtype == "bool"
