@@ -1,4 +1,4 @@
-"""Integer interval analysis of terms: ranges, affine forms, decided predicates, and steps along one axis.
+"""Integer interval analysis of terms: ranges, affine forms, decided predicates, divisors, and runs along one axis.
 
 Every integer or bool term has an interval inside its type's range; arithmetic that may wrap gives the whole range.
 """
@@ -6,7 +6,7 @@ Every integer or bool term has an interval inside its type's range; arithmetic t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ir import term as T
@@ -166,37 +166,48 @@ class Ranges:
         return found is not None and inside(found, type_range(t.dtype))
 
 
-def run_along(t: Term, axis: str, width: int) -> tuple[int, int] | None:
-    """(step, divisor) where t at coordinate width*u + e of `axis` is base + step*e for 0 <= e < width, base a multiple.
+Run = tuple[int, int]
+"""(step, divisor): base + step * e for e = 0, 1, ..., the base a multiple of the divisor (0: the base is 0)."""
 
-    None where t is not such a run. A divisor of 0 means that the base is 0.
-    """
+
+def run_along(t: Term, axis: str, width: int) -> Run | None:
+    """The run of `t` at coordinate width*u + e of `axis` for 0 <= e < width; None where it is no run."""
+    return run(t, lambda leaf: (1, width) if leaf is T.Index(axis) else None, width)
+
+
+def divisor(t: Term, known: Mapping[Term, int]) -> int:
+    """A number that divides every value of an integer term, given those of leaves; 0 where the value is 0."""
+    found = run(t, lambda leaf: (0, known[leaf]) if leaf in known else None, 1)
+    return 1 if found is None else found[1]
+
+
+def run(t: Term, leaf: Callable[[Term], Run | None], width: int) -> Run | None:
+    """The run of `t` for 0 <= e < width; `leaf` gives those of the leaves that it knows."""
     match t:
-        case T.Index(a) if a == axis:
-            return 1, width
         case T.Const():
             return 0, abs(int(t.value))
-        case T.Unary("neg", x) if (run := run_along(x, axis, width)) is not None:
-            return -run[0], run[1]
+        case T.Unary("neg", x) if (inner := run(x, leaf, width)) is not None:
+            return -inner[0], inner[1]
         case T.Round(_, _, x) if not is_float(x.dtype):
-            return run_along(x, axis, width)
-        case T.Binary(op, x, y) if op in ("add", "mul", "floordiv", "mod"):
-            left, right = run_along(x, axis, width), run_along(y, axis, width)
+            return run(x, leaf, width)
+        case T.Binary(op, x, y) if op in ("add", "mul", "floordiv", "truncdiv", "mod", "fmod"):
+            left, right = run(x, leaf, width), run(y, leaf, width)
             if left is not None and right is not None:
                 return _run_of(op, left, right, width, t)
-    return (0, 1) if axis not in t.free else None
+    if not t.terms:
+        return leaf(t) or (0, 1)
+    steady = all((leaf(s) or (0, 1))[0] == 0 for s in postorder(t) if not s.terms)
+    return (0, 1) if steady else None
 
 
-def _run_of(
-    op: str, left: tuple[int, int], right: tuple[int, int], width: int, t: T.Binary
-) -> tuple[int, int] | None:
+def _run_of(op: str, left: Run, right: Run, width: int, t: T.Binary) -> Run | None:
     (la, ga), (lb, gb) = left, right
     if op == "add":
         return la + lb, math.gcd(ga, gb)
     if op == "mul":
-        for (step, divisor), factor in ((left, t.y), (right, t.x)):
+        for (step, multiple), factor in ((left, t.y), (right, t.x)):
             if isinstance(factor, T.Const):
-                return step * int(factor.value), divisor * abs(int(factor.value))
+                return step * int(factor.value), multiple * abs(int(factor.value))
         return (0, ga * gb) if la == lb == 0 else None
     if not isinstance(t.y, T.Const) or t.y.value <= 0:
         return (0, 1) if la == lb == 0 else None
@@ -204,6 +215,6 @@ def _run_of(
     common = math.gcd(ga, m)
     if la and not (la > 0 and la * (width - 1) < common):
         return None
-    if op == "mod":
+    if op in ("mod", "fmod"):
         return la, common
     return 0, ga // m if ga % m == 0 else 1

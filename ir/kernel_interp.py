@@ -149,8 +149,7 @@ class _Run:
                         raise IRError(f"scalar {name} is read before it is set")
                     return self.scalars[name]
                 case T.Load(array, _, index):
-                    place = self.constant(index[0], mask)
-                    return self.read(array, place, 1, mask)[0]
+                    return np.asarray(self.read(array, self.constant(index[0], mask), 1, mask)[0])
             raise IRError(f"{type(s).__name__} has no place in a kernel")
 
         return np.broadcast_to(meaning.pointwise(t, leaf, False), (self.count,))

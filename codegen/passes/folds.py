@@ -132,9 +132,8 @@ def _finish(partial: Partial, layout: Layout, axes: tuple[str, ...], result: Var
     warps = [(size, before // LANES) for before, size, _ in digits if before >= LANES]
     if warps:
         slots = Slots.fill(partial, layout.project(result.axes))
-        own = linear({WARP: 1} | {digit(WARP, weight, size): -weight for size, weight in warps})
         partial.clear()
-        _gather(partial, slots, own, warps)
+        _gather(partial, slots, warps)
     if final != partial.arrays[-1]:
         with nests.now(partial.modes):
             value = T.round_to(result.dtype, "cast", partial.here[-1])
@@ -186,15 +185,15 @@ class Slots:
         return T.binary("add", T.binary("mul", row, T.number(self.warps)), warp)
 
 
-def _gather(partial: Partial, slots: Slots, first: Term, warps: list[tuple[int, int]]) -> None:
-    """Combine the slots of the group of warps that starts at `first`, a run of neighbours in each load."""
+def _gather(partial: Partial, slots: Slots, warps: list[tuple[int, int]]) -> None:
+    """Combine the slots of this thread's group of warps, a run of neighbours in each load."""
     nests, algebra = partial.nests, partial.algebra
     count = math.prod(size for size, _ in warps)
     width = _run(warps, max(DTYPES[d].bytes for d in algebra.dtypes))
     size = math.prod(m.size for m in partial.modes)
     read = [nests.array("seen", d, size * count) for d in algebra.dtypes]
     for k in range(0, count, width):
-        warp = T.binary("add", first, T.number(_place(k, warps)))
+        warp = T.binary("add", _first(warps), T.number(_place(k, warps)))
         with nests.now(partial.modes):
             at = nests.register(partial.modes)
             start = T.binary("add", T.binary("mul", at, T.const(count, "i32")), T.const(k, "i32"))
@@ -220,3 +219,13 @@ def _place(k: int, warps: list[tuple[int, int]]) -> int:
     for size, weight in warps:
         out, k = out + k % size * weight, k // size
     return out
+
+
+def _first(warps: list[tuple[int, int]]) -> Term:
+    """The first warp of the group of this thread: its number without the digits of the group."""
+    out: dict[Term, int] = {}
+    below = 1
+    for size, weight in warps:
+        out[digit(WARP, below, weight // below)] = below
+        below = weight * size
+    return linear({**out, T.binary("floordiv", WARP, T.number(below)): below})

@@ -1,0 +1,306 @@
+"""What must hold of a kernel program before it is written as text, and what it costs in registers and shared memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from ir import kernel as K
+from ir import term as T
+from ir.dtype import DTYPES, DType, is_integer
+from ir.interval import Interval, Ranges, divisor
+from ir.machine import Machine
+from ir.node import IRError, postorder
+from ir.ops import MONOIDS
+from ir.term import Term, Var
+
+VECTOR_BYTES = 16
+
+
+def verify_kernel(program: K.KernelProgram, machine: Machine | None = None) -> None:
+    """Raise `IRError` where a rule of the level is broken, or where the program does not fit on the machine."""
+    _Verifier(program).body(program.body, _Scope.of(program))
+    _check_shared(program.body, _Segment())
+    if machine is not None:
+        need = footprint(program)
+        if need.shared_bytes > machine.smem_bytes_per_block:
+            have = machine.smem_bytes_per_block
+            raise IRError(f"{program.name}: {need.shared_bytes} bytes of shared memory, the machine has {have}")
+
+
+# ---- names, types, indices, alignment, divergence
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """What is known in a body: scalars, register arrays, shared arrays, and facts about scalars."""
+
+    scalars: dict[Var, bool] = field(default_factory=dict)
+    """Whether the scalar is equal in all threads of a block."""
+    arrays: dict[str, tuple[DType, int]] = field(default_factory=dict)
+    shared: dict[str, tuple[DType, int]] = field(default_factory=dict)
+    ranges: dict[Term, Interval] = field(default_factory=dict)
+    divisors: dict[Term, int] = field(default_factory=dict)
+    unrolled: frozenset[Term] = frozenset()
+    uniform: bool = True
+
+    @staticmethod
+    def of(program: K.KernelProgram) -> _Scope:
+        ranges: dict[Term, Interval] = {
+            K.BLOCK: (0, max(program.blocks - 1, 0)),
+            K.THREAD: (0, program.threads - 1),
+        }
+        return _Scope({K.BLOCK: True, K.THREAD: False}, ranges=ranges)
+
+    def inner(self) -> _Scope:
+        """A scope for a body inside this one."""
+        return replace(
+            self,
+            scalars=dict(self.scalars),
+            arrays=dict(self.arrays),
+            shared=dict(self.shared),
+            ranges=dict(self.ranges),
+            divisors=dict(self.divisors),
+        )
+
+
+class _Verifier:
+    def __init__(self, program: K.KernelProgram) -> None:
+        self.program = program
+        self.buffers = {b.name: b for b in program.buffers}
+
+    def body(self, body: tuple[K.Statement, ...], scope: _Scope) -> None:
+        for s in body:
+            for t in K.terms(s):
+                self.term(t, scope)
+            match s:
+                case K.Let(name, value):
+                    self.let(Var(name, value.dtype, ()), value, scope)
+                case K.Array(name, dtype, size):
+                    self.fresh(name, scope)
+                    scope.arrays[name] = (dtype, size)
+                case K.Shared(name, dtype, size):
+                    self.fresh(name, scope)
+                    scope.shared[name] = (dtype, size)
+                case K.Assign(array, index, value):
+                    self.registers(array, index, 1, value.dtype, scope)
+                case K.For():
+                    self.loop(s, scope)
+                case K.If(pred, inner):
+                    self.predicate(pred)
+                    uniform = scope.uniform and self.is_uniform(pred, scope)
+                    self.body(inner, replace(scope.inner(), uniform=uniform))
+                case K.LoadGlobal(array, index, buffer, offset, width, pred, other):
+                    self.in_memory(buffer, offset, width, pred, scope)
+                    self.registers(array, index, width, self.buffers[buffer].dtype, scope)
+                    if other.dtype != self.buffers[buffer].dtype:
+                        raise IRError(
+                            f"load {buffer}: the default is {other.dtype}, not {self.buffers[buffer].dtype}"
+                        )
+                case K.StoreGlobal(buffer, offset, array, index, width, pred, monoid):
+                    self.in_memory(buffer, offset, width, pred, scope)
+                    self.registers(array, index, width, self.buffers[buffer].dtype, scope)
+                    if monoid is not None and (width != 1 or monoid not in MONOIDS or MONOIDS[monoid].pair):
+                        raise IRError(f"store {buffer}: an update by {monoid} of {width} elements at once")
+                case K.LoadShared(array, index, shared, offset, width, pred):
+                    self.registers(array, index, width, self.in_shared(shared, offset, width, pred, scope), scope)
+                case K.StoreShared(shared, offset, array, index, width, pred):
+                    self.registers(array, index, width, self.in_shared(shared, offset, width, pred, scope), scope)
+                case K.Shuffle(array, index, value):
+                    self.collective("shuffle", scope)
+                    self.registers(array, index, 1, value.dtype, scope)
+                case K.Barrier():
+                    self.collective("barrier", scope)
+
+    def fresh(self, name: str, scope: _Scope) -> None:
+        scalars = {v.name for v in scope.scalars}
+        if name in self.buffers or name in scope.arrays or name in scope.shared or name in scalars:
+            raise IRError(f"{self.program.name}: the name {name} stands for two things")
+
+    def term(self, t: Term, scope: _Scope) -> None:
+        for s in postorder(t):
+            match s:
+                case Var(name):
+                    if s not in scope.scalars:
+                        raise IRError(f"scalar {name} of {s.dtype} is used before it is defined")
+                case T.Load(array, dtype, (index,)):
+                    self.registers(array, index, 1, dtype, scope)
+                case T.Const() | T.Unary() | T.Binary() | T.Select() | T.Round():
+                    pass
+                case _:
+                    raise IRError(f"{type(s).__name__} has no place in a kernel")
+
+    def is_uniform(self, t: Term, scope: _Scope) -> bool:
+        """Whether the term is proved equal in all threads of a block."""
+        return all(not isinstance(s, T.Load) and (not isinstance(s, Var) or scope.scalars[s]) for s in postorder(t))
+
+    def let(self, scalar: Var, value: Term, scope: _Scope) -> None:
+        self.fresh(scalar.name, scope)
+        scope.scalars[scalar] = self.is_uniform(value, scope)
+        if is_integer(value.dtype):
+            scope.ranges[scalar] = Ranges(scope.ranges).of(value)
+            scope.divisors[scalar] = divisor(value, scope.divisors)
+
+    def loop(self, s: K.For, scope: _Scope) -> None:
+        self.fresh(s.name, scope)
+        if s.step < 1 or not (self.is_uniform(s.start, scope) and self.is_uniform(s.stop, scope)):
+            raise IRError(f"loop {s.name}: its bounds are not uniform, or its step {s.step} is not positive")
+        inner, v = scope.inner(), Var(s.name, "i32", ())
+        low, high = Ranges(scope.ranges).of(s.start)[0], Ranges(scope.ranges).of(s.stop)[1] - 1
+        inner.scalars[v], inner.ranges[v] = True, (low, max(low, high))
+        inner.divisors[v] = math.gcd(divisor(s.start, scope.divisors), s.step)
+        self.body(s.body, replace(inner, unrolled=scope.unrolled | {v}) if s.unroll else inner)
+
+    def predicate(self, pred: Term | None) -> None:
+        if pred is not None and pred.dtype != "bool":
+            raise IRError(f"a predicate is {pred.dtype}, not bool")
+
+    def registers(self, array: str, index: Term, width: int, dtype: DType, scope: _Scope) -> None:
+        """Registers exist, have the type, and are known when the program is compiled."""
+        if array not in scope.arrays:
+            raise IRError(f"{array} is no register array")
+        own, size = scope.arrays[array]
+        if own != dtype:
+            raise IRError(f"{array} holds {own}, not {dtype}")
+        if any(not s.terms and not isinstance(s, T.Const) and s not in scope.unrolled for s in postorder(index)):
+            raise IRError(f"{array}: a register index depends on a value of the thread")
+        low, high = Ranges(scope.ranges).of(index)
+        if low < 0 or high + width > size:
+            raise IRError(f"{array}[{low}..{high + width}) is outside its {size} registers")
+
+    def in_memory(self, buffer: str, offset: Term, width: int, pred: Term | None, scope: _Scope) -> None:
+        self.predicate(pred)
+        if buffer not in self.buffers:
+            raise IRError(f"{buffer} is no buffer")
+        b = self.buffers[buffer]
+        self.run(buffer, offset, width, DTYPES[b.dtype].bytes, scope)
+        if b.alignment % (width * DTYPES[b.dtype].bytes) and width > 1:
+            raise IRError(f"{buffer}: aligned to {b.alignment} bytes, a run of {width} {b.dtype} needs more")
+
+    def in_shared(self, shared: str, offset: Term, width: int, pred: Term | None, scope: _Scope) -> DType:
+        self.predicate(pred)
+        if shared not in scope.shared:
+            raise IRError(f"{shared} is no shared array")
+        self.run(shared, offset, width, DTYPES[scope.shared[shared][0]].bytes, scope)
+        return scope.shared[shared][0]
+
+    def run(self, name: str, offset: Term, width: int, size: int, scope: _Scope) -> None:
+        if width < 1 or width & (width - 1) or (width > 1 and width * size > VECTOR_BYTES):
+            raise IRError(f"{name}: a run of {width} elements of {size} bytes is no vector")
+        if width > 1 and divisor(offset, scope.divisors) % width:
+            raise IRError(f"{name}: a run of {width} elements is not proved aligned")
+
+    def collective(self, what: str, scope: _Scope) -> None:
+        if not scope.uniform:
+            raise IRError(f"{what} under a branch that threads of a block may take differently")
+
+
+# ---- shared memory by segments between barriers
+
+
+@dataclass
+class _Segment:
+    """Shared arrays ever written, and those written and read since the last barrier."""
+
+    ever: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+
+
+def _check_shared(body: tuple[K.Statement, ...], now: _Segment) -> None:
+    for s in body:
+        match s:
+            case K.For(_, _, _, _, _, inner):
+                before = set(now.written), set(now.read)
+                _check_shared(inner, now)
+                _check_shared(inner, now)  # a step meets the accesses of the step before it
+                now.written |= before[0]
+                now.read |= before[1]
+            case K.If(_, inner):
+                before = set(now.written), set(now.read)
+                _check_shared(inner, now)
+                now.written |= before[0]
+                now.read |= before[1]
+            case K.Barrier():
+                now.written.clear()
+                now.read.clear()
+            case K.LoadShared(_, _, shared):
+                if shared not in now.ever:
+                    raise IRError(f"{shared} is read before it is written")
+                if shared in now.written:
+                    raise IRError(f"{shared} is read and written with no barrier between")
+                now.read.add(shared)
+            case K.StoreShared(shared):
+                if shared in now.read:
+                    raise IRError(f"{shared} is written while it may still be read: no barrier stands between")
+                now.ever.add(shared)
+                now.written.add(shared)
+
+
+# ---- what it costs
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """`registers` is an estimate: the most 32-bit words of scalars and register arrays that live at one statement."""
+
+    registers: int
+    shared_bytes: int
+
+
+def footprint(program: K.KernelProgram) -> Footprint:
+    """Registers a thread and shared bytes a block."""
+    lines = _lines(program.body)
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    words: dict[str, int] = {}
+    for at, (s, _) in enumerate(lines):
+        match s:
+            case K.Let(name, value):
+                first[name], last[name], words[name] = at, at, -(-DTYPES[value.dtype].bytes // 4)
+            case K.Array(name, dtype, size):
+                first[name], last[name], words[name] = at, at, -(-DTYPES[dtype].bytes * size // 4)
+        for name in _mentioned(s):
+            if name in first:
+                last[name] = max(last[name], _end(lines, at, first[name]))
+    changes = [0] * (len(lines) + 1)
+    for name, start in first.items():
+        changes[start] += words[name]
+        changes[last[name] + 1] -= words[name]
+    live = peak = 0
+    for change in changes:
+        live += change
+        peak = max(peak, live)
+    shared = sum(s.size * DTYPES[s.dtype].bytes for s, _ in lines if isinstance(s, K.Shared))
+    return Footprint(peak, shared)
+
+
+_Line = tuple[K.Statement, tuple[int, int] | None]
+"""A statement, and where the outermost serial loop around it begins and ends."""
+
+
+def _lines(body: tuple[K.Statement, ...], start: int = 0) -> list[_Line]:
+    """All statements in order, numbered from `start`, each with the loop around it."""
+    out: list[_Line] = []
+    for s in body:
+        at = start + len(out)
+        inner = _lines(s.body, at + 1) if isinstance(s, K.For | K.If) else []
+        if isinstance(s, K.For) and not s.unroll:
+            inner = [(k, (at, at + len(inner))) for k, _ in inner]
+        out += [(s, None), *inner]
+    return out
+
+
+def _end(lines: list[_Line], at: int, first: int) -> int:
+    """Where a value made at `first` and used at `at` dies: at the end of a loop that it was made before."""
+    span = lines[at][1]
+    return span[1] if span is not None and first < span[0] else at
+
+
+def _mentioned(s: K.Statement) -> set[str]:
+    names = {
+        t.name if isinstance(t, Var) else t.buffer for t in postorder(*K.terms(s)) if isinstance(t, Var | T.Load)
+    }
+    if isinstance(s, K.Assign | K.LoadGlobal | K.StoreGlobal | K.LoadShared | K.StoreShared | K.Shuffle):
+        names.add(s.array)
+    return names
