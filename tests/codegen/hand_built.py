@@ -73,7 +73,11 @@ def pointwise(
     for source, dtype in inputs.items():
         body += [Array(f"{source}_", dtype, 1), load(f"{source}_", source, at, dtype=dtype)]
     for target, value in outputs:
-        body += [Array(f"{target}_", value.dtype, 1), Assign(f"{target}_", i32(0), value), store(target, at, f"{target}_")]
+        body += [
+            Array(f"{target}_", value.dtype, 1),
+            Assign(f"{target}_", i32(0), value),
+            store(target, at, f"{target}_"),
+        ]
     buffers = [buffer(n, d, count) for n, d in inputs.items()]
     buffers += [buffer(n, v.dtype, count, role="output") for n, v in outputs]
     return KernelProgram(name, tuple(buffers), threads, -(-count // threads), tuple(body))
