@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from extract.roles import listed_tiles
+from extract.spaces import space
 from extract.tiling import tile_program
 from ir.loop_interp import run_form
+from ir.machine import H200
 from ir.schedule import parse_schedule
 from ir.tile_interp import run_tile
 from ir.tile_text import parse_tile, show_tile
@@ -28,3 +31,14 @@ def check(c, line):
 @pytest.mark.parametrize("name", CASES)
 def test_the_fall_back_is_right_for_every_kernel(name, line):
     check(CASES[name](), line)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_listed_schedule_is_right(name):
+    c = CASES[name]()
+    lines = space(c.kernel, c.form.buffers, c.form.axes, H200).lines
+    tiles = {}
+    for line in lines:
+        tiles.setdefault(tuple(sorted((a, t) for a, (t, _) in listed_tiles(line).items())), line)
+    for line in list(tiles.values())[::2]:
+        check(c, str(line))
