@@ -1,0 +1,278 @@
+"""The saturated egglog graph as an `EGraph`: rows decoded, classes numbered from their smallest terms, junk left out.
+
+Numbers do not depend on egglog's own: classes are sorted by (size of the smallest term, its top node), so that equal
+graphs give equal objects. A class that no root can reach is left out, and so is a node that has its own class as a
+child, since neither can stand in a finite term of a root.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from egglog import bindings
+
+from egraph.encode import (
+    COMMUTING,
+    DTYPE_OF,
+    FIXED,
+    PREFIX_CONSTRUCTORS,
+    PREFIX_OF,
+    Constructor,
+    Rows,
+    unsigned,
+)
+from egraph.graph import EGraph, ENode
+from ir.loop import LoopProgram
+
+Classes = dict[int, set[ENode]]
+V = TypeVar("V")
+
+
+class Reader:
+    """Decodes one frozen egglog graph."""
+
+    def __init__(self, egraph: bindings.EGraph, rows: Rows, program: LoopProgram) -> None:
+        self.rows, self.program = rows, program
+        self.ids: dict[bindings.Value, int] = {}
+        self.strings: dict[bindings.Value, str] = {}
+        self.sets: dict[bindings.Value, frozenset[str]] = {}
+        self.egraph = egraph
+        self.functions = egraph.freeze().functions
+
+    def graph(self) -> EGraph:
+        """The e-graph in canonical numbers."""
+        nodes, tensors = self._nodes()
+        slots = {self.egraph.value_to_i64(r.inputs[0]): self._id(r.output) for r in self.functions["slot"].rows}
+        class_of = {t: slots[k] for t, k in self.rows.number.items()}
+        roots = tuple(class_of[r.value] for r in self.program.results)
+        new = {
+            (str(n.payload[1]), n.children[0]): c
+            for c, ns in nodes.items()
+            for n in ns
+            if n.op == "Prefix" and n.payload[0] == "new"
+        }
+        streams = sweepable(nodes, self._pairs("streams"), new)
+        keep = _reachable(nodes, (*roots, *class_of.values()), streams, new)
+        rank = _ranks({c: nodes[c] for c in keep})
+        return EGraph(
+            classes={rank[c]: _renumbered(nodes[c], rank, c) for c in sorted(keep, key=rank.__getitem__)},
+            roots=tuple(rank[c] for c in roots),
+            free=_facts(self._axes("free"), rank),
+            folded=_facts(self._axes("folded"), rank),
+            dtype=_facts(self._dtypes(), rank),
+            safe=frozenset(rank[c] for c in self._members("safe") if c in rank),
+            positive=frozenset(rank[c] for c in self._members("positive") if c in rank),
+            streams=frozenset((rank[c], j) for c, j in streams if c in rank),
+            new=dict(sorted(((j, rank[c]), rank[n]) for (j, c), n in new.items() if c in rank and n in rank)),
+            class_of={t: rank[c] for t, c in class_of.items()},
+            program=self.program,
+            tensors={
+                rank[c]: _renumbered(ns, rank, c)
+                for c, ns in sorted(tensors.items(), key=lambda kv: rank.get(kv[0], -1))
+                if c in rank
+            },
+        )
+
+    def _id(self, value: bindings.Value) -> int:
+        return self.ids.setdefault(value, len(self.ids))
+
+    def _string(self, value: bindings.Value) -> str:
+        found = self.strings.get(value)
+        if found is None:
+            found = self.strings[value] = self.egraph.value_to_string(value)
+        return found
+
+    def _set(self, value: bindings.Value) -> frozenset[str]:
+        found = self.sets.get(value)
+        if found is None:
+            found = frozenset(map(self._string, self.egraph.value_to_set(value)))
+            self.sets[value] = found
+        return found
+
+    def _nodes(self) -> tuple[Classes, Classes]:
+        nodes: Classes = defaultdict(set)
+        tensors: Classes = defaultdict(set)
+        table = {c.name: c for c in (*FIXED, *PREFIX_CONSTRUCTORS, *self.rows.constructors)}
+        for name, function in self.functions.items():
+            c = table.get(name)
+            if c is None:
+                continue
+            for row in function.rows:
+                if not row.subsumed:
+                    into = tensors if c.op == "Tensor" else nodes
+                    into[self._id(row.output)].add(self._decoded(c, row))
+        return nodes, tensors
+
+    def _decoded(self, c: Constructor, row: bindings.FrozenRow) -> ENode:
+        payload: list[str | int] = [PREFIX_OF[c.name]] if c.op == "Prefix" else []
+        children: list[int] = []
+        for kind, value in zip(c.kinds, row.inputs, strict=True):
+            match kind:
+                case "term":
+                    children.append(self._id(value))
+                case "text":
+                    payload.append(self._string(value))
+                case "bits":
+                    payload.append(unsigned(self.egraph.value_to_i64(value)))
+                case "dtype":
+                    payload.append(DTYPE_OF[self.egraph.value_to_i64(value)])
+                case "axes":
+                    payload += sorted(self._set(value))
+        return ENode(c.op, tuple(payload), tuple(children))
+
+    def _axes(self, name: str) -> dict[int, frozenset[str]]:
+        return {self._id(r.inputs[0]): self._set(r.output) for r in self.functions[name].rows}
+
+    def _dtypes(self) -> dict[int, str]:
+        return {
+            self._id(r.inputs[0]): DTYPE_OF[self.egraph.value_to_i64(r.output)]
+            for r in self.functions["dtype"].rows
+        }
+
+    def _members(self, name: str) -> set[int]:
+        return {self._id(r.inputs[0]) for r in self.functions[name].rows}
+
+    def _pairs(self, name: str) -> set[tuple[int, str]]:
+        return {(self._id(r.inputs[0]), self._string(r.inputs[1])) for r in self.functions[name].rows}
+
+
+def sweepable(
+    nodes: Classes, candidates: Iterable[tuple[int, str]], new: dict[tuple[str, int], int]
+) -> set[tuple[int, str]]:
+    """The candidates (fold class, axis) whose next prefix needs only prefixes before the step that are sweepable too."""
+    kept = set(candidates)
+    while True:
+        dropped: set[tuple[int, str]] = set()
+        for axis in {j for _, j in kept}:
+            states = {c for c, j in kept if j == axis}
+            built = _built(nodes, axis, states)
+            dropped |= {(c, axis) for c in states if new[axis, c] not in built}
+        if not dropped:
+            return kept
+        kept -= dropped
+
+
+def _built(nodes: Classes, axis: str, states: set[int]) -> set[int]:
+    """Classes with a term for one step along `axis` that reads the given states and completes no fold over the axis."""
+
+    def usable(n: ENode) -> bool:
+        match n.op:
+            case "Prefix":
+                return n.payload[:2] == ("old", axis) and n.children[0] in states
+            case "Fold":
+                return axis not in n.payload[:-1]
+        return True
+
+    def needs(n: ENode) -> tuple[int, ...]:
+        return () if n.op == "Prefix" else n.children[:1] if n.op == "At" else n.children
+
+    return _closed(nodes, usable, needs)
+
+
+def _closed(nodes: Classes, usable: Callable[[ENode], bool], needs: Callable[[ENode], tuple[int, ...]]) -> set[int]:
+    """The least set of classes that have a usable node all of whose needs are in the set."""
+    waiting: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
+    ready: list[int] = []
+    for c, ns in nodes.items():
+        for n in ns:
+            if usable(n):
+                wanted = set(needs(n))
+                count = [len(wanted)]
+                for k in wanted:
+                    waiting[k].append((c, count))
+                if not wanted:
+                    ready.append(c)
+    done: set[int] = set()
+    while ready:
+        c = ready.pop()
+        if c in done:
+            continue
+        done.add(c)
+        for parent, count in waiting[c]:
+            count[0] -= 1
+            if not count[0]:
+                ready.append(parent)
+    return done
+
+
+def _reachable(
+    nodes: Classes, roots: Iterable[int], streams: set[tuple[int, str]], new: dict[tuple[str, int], int]
+) -> set[int]:
+    next_prefix: dict[int, list[int]] = defaultdict(list)
+    for c, j in streams:
+        next_prefix[c].append(new[j, c])
+    seen: set[int] = set()
+    stack = list(roots)
+    while stack:
+        c = stack.pop()
+        if c not in seen:
+            seen.add(c)
+            stack += next_prefix[c]
+            for n in nodes[c]:
+                if c not in n.children:
+                    stack += n.children
+    return seen
+
+
+def _ranks(nodes: Classes) -> dict[int, int]:
+    """Canonical numbers: by the size of the smallest term, then by its top node in numbers already given."""
+    size = _sizes(nodes)
+    rank: dict[int, int] = {}
+    by_size: dict[int, list[int]] = defaultdict(list)
+    for c in nodes:
+        by_size[size[c]].append(c)
+    for s in sorted(by_size):
+
+        def key(c: int, s: int = s) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
+            smallest = (n for n in nodes[c] if 1 + sum(size[k] for k in n.children) == s)
+            return min(_key(n, rank) for n in smallest)
+
+        for c in sorted(by_size[s], key=key):
+            rank[c] = len(rank)
+    return rank
+
+
+def _key(n: ENode, rank: dict[int, int]) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
+    return n.op, tuple(f"{p:020d}" if isinstance(p, int) else p for p in n.payload), _operands(n, rank)
+
+
+def _operands(n: ENode, rank: dict[int, int]) -> tuple[int, ...]:
+    children = (rank[k] for k in n.children)
+    return tuple(sorted(children)) if n.op == "Binary" and n.payload[0] in COMMUTING else tuple(children)
+
+
+def _sizes(nodes: Classes) -> dict[int, int]:
+    """The size of the smallest term of each class (Knuth's generalisation of Dijkstra)."""
+    parents: dict[int, list[tuple[int, list[int], tuple[int, ...]]]] = defaultdict(list)
+    queue: list[tuple[int, int]] = []
+    for c, ns in nodes.items():
+        for n in ns:
+            if not n.children:
+                queue.append((1, c))
+            count = [len(set(n.children))]
+            for k in set(n.children):
+                parents[k].append((c, count, n.children))
+    heapq.heapify(queue)
+    size: dict[int, int] = {}
+    while queue:
+        s, c = heapq.heappop(queue)
+        if c in size:
+            continue
+        size[c] = s
+        for parent, count, children in parents[c]:
+            count[0] -= 1
+            if not count[0] and parent not in size:
+                heapq.heappush(queue, (1 + sum(size[k] for k in children), parent))
+    return size
+
+
+def _renumbered(nodes: Iterable[ENode], rank: dict[int, int], own: int) -> tuple[ENode, ...]:
+    useful = (n for n in nodes if own not in n.children)
+    return tuple(sorted({ENode(n.op, n.payload, _operands(n, rank)) for n in useful}))
+
+
+def _facts(facts: dict[int, V], rank: dict[int, int]) -> dict[int, V]:
+    return {rank[c]: facts[c] for c in sorted(facts.keys() & rank.keys(), key=rank.__getitem__)}

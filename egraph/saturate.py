@@ -1,0 +1,169 @@
+"""Saturation: a program's terms go into egglog, laws run phase by phase within a budget, the e-graph comes back as data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from egglog import bindings
+
+from egraph.analysis import constant_facts, prelude
+from egraph.encode import Rows, encode
+from egraph.graph import Budget, EGraph, LawReport, PhaseReport, Report
+from egraph.law import Law
+from egraph.readback import Reader
+from egraph.laws import PLUMBING, laws
+from ir.loop import LoopProgram
+from ir.term import Term
+
+Tags = Mapping[str, tuple[Term, tuple[Term, ...]]]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Rulesets that run together until nothing changes; facts and normal forms are saturated before every round."""
+
+    name: str
+    rulesets: tuple[str, ...]
+
+
+ALL = (
+    Phase("normalise", ()),
+    Phase("contract", ("split", "hoist")),
+    Phase("stream", ("split", "online", "push")),
+    Phase("settle", ()),
+)
+ROUNDS_PER_LOOK = 4
+
+
+class Engine:
+    """One egglog e-graph, with the seconds and matches of each law."""
+
+    def __init__(self, folder: Path) -> None:
+        self.egraph = bindings.EGraph(fact_directory=str(folder))
+        self.seconds: dict[str, float] = {}
+        self.matches: dict[str, int] = {}
+
+    def run(self, text: str) -> bool:
+        """Run egglog text; whether a schedule in it changed the graph."""
+        changed = False
+        for output in self.egraph.run_program(*self.egraph.parse_program(text)):
+            if isinstance(output, bindings.RunScheduleOutput):
+                changed = changed or output.report.updated
+                self._count(output.report)
+        return changed
+
+    def _count(self, report: bindings.RunReport) -> None:
+        for rule, matches in report.num_matches_per_rule.items():
+            name = rule.partition("/")[0]
+            self.matches[name] = self.matches.get(name, 0) + matches
+        for rule, spent in report.search_and_apply_time_per_rule.items():
+            name = rule.partition("/")[0]
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent.total_seconds()
+
+    def nodes(self, constructors: Collection[str]) -> int:
+        """The rows of the given constructors."""
+        (sizes,) = self.egraph.run_program(*self.egraph.parse_program("(print-size)"))
+        assert isinstance(sizes, bindings.PrintAllFunctionsSize)
+        return sum(n for name, n in sizes.sizes if name in constructors)
+
+    def saturate(self, phase: Phase, constructors: Collection[str], budget: Budget, deadline: float) -> PhaseReport:
+        """Run one phase until it is saturated or the budget is spent."""
+        start = time.perf_counter()
+        runs = " ".join(f"(run {r})" for r in phase.rulesets)
+        one = f"(seq (saturate (seq (saturate (run facts)) (run norm))) {runs})"
+        done, nodes, stop = 0, 0, "iterations"
+        while done < budget.iterations:
+            rounds = min(ROUNDS_PER_LOOK, budget.iterations - done)
+            changed = self.run(f"(run-schedule (repeat {rounds} {one}))")
+            done += rounds
+            nodes = self.nodes(constructors)
+            if not changed:
+                stop = "saturated"
+                break
+            if nodes > budget.nodes:
+                stop = "nodes"
+                break
+            if time.perf_counter() > deadline:
+                stop = "seconds"
+                break
+        return PhaseReport(phase.name, time.perf_counter() - start, nodes, done, stop)
+
+
+def saturate(
+    program: LoopProgram,
+    numerics: str = "default",
+    without: Collection[str] = (),
+    phases: Sequence[Phase] = ALL,
+    budget: Budget | None = None,
+    tags: Tags | None = None,
+) -> EGraph:
+    """The e-graph of a program under the laws of a numerics setting, less those named in `without`.
+
+    No phases give the program as written. `tags` are names of whole tensors, each with its term and its operands.
+    """
+    budget = budget or Budget()
+    chosen = laws(numerics, without)
+    start = time.perf_counter()
+    rows = encode(
+        (r.value for r in program.results),
+        ((label, term, operands) for label, (term, operands) in (tags or {}).items()),
+    )
+    with TemporaryDirectory() as folder:
+        engine = Engine(Path(folder))
+        engine.run(_text(rows, chosen))
+        built = time.perf_counter()
+        rows.write(Path(folder))
+        engine.run(_insertion(rows))
+    inserted = time.perf_counter()
+    names = {c.name for c in rows.constructors} | {"Unary", "Binary", "Fold", "Round", "Identity", "New", "Old"}
+    deadline = inserted + budget.seconds
+    reports = [engine.saturate(p, names, budget, deadline) for p in phases]
+    if not phases:
+        engine.run("(run-schedule (saturate (run facts)))")
+    saturated = time.perf_counter()
+    graph = Reader(engine.egraph, rows, program).graph()
+    end = time.perf_counter()
+    report = Report(
+        tuple(reports),
+        _law_reports(engine, chosen),
+        built - start,
+        inserted - built,
+        end - saturated,
+        end - start,
+        graph.nodes,
+        len(graph.classes),
+    )
+    object.__setattr__(graph, "report", report)
+    return graph
+
+
+def _text(rows: Rows, chosen: Sequence[Law]) -> str:
+    loads = [c for c in rows.constructors if c.op == "Load"]
+    rules = "\n".join(rule for x in chosen for rule in x.text())
+    return "\n".join((prelude(loads), PLUMBING, rules))
+
+
+def _insertion(rows: Rows) -> str:
+    axes = sorted(
+        {a for t in rows.number for a in t.free} | {a for t in rows.number for a in getattr(t, "axes", ())}
+    )
+    return "\n".join(
+        (
+            rows.text,
+            " ".join(f'(axis "{a}")' for a in axes),
+            '(let $one (Identity "mul")) (let $zero (Identity "add"))',
+            constant_facts(rows.number),
+            "(run-schedule (saturate (run insert)))",
+        )
+    )
+
+
+def _law_reports(engine: Engine, chosen: Sequence[Law]) -> tuple[LawReport, ...]:
+    return tuple(
+        LawReport(x.name, x.family, x.class_, engine.matches.get(x.name, 0), engine.seconds.get(x.name, 0.0))
+        for x in chosen
+    )

@@ -1,0 +1,177 @@
+"""Laws that turn folds over one axis into the carried states of one sweep.
+
+`New(j, x)` and `Old(j, x)` are x with every fold over j cut to the prefix up to and with a step, or before it. An
+equality that holds for all extents holds on prefixes, so these are ordinary constructors. Where g = c * r, j is not
+free in c and r holds no fold over j, the sum of g obeys New(D) = Old(D) * (New c / Old c) + New(g).
+
+Step 0 needs no peeling: `mulz` is 0 where its first operand is 0, `addz` is -inf where its first operand is -inf. The
+same `addz` joins a streamed value to a running one, so that a value masked out by -inf stays out while its whole
+prefix is masked. A factor c that is rescaled must be positive: one that could be 0 forgets what it multiplied.
+"""
+
+from __future__ import annotations
+
+from egraph.law import Rule, constant, has_fold, no_fold, relational, varies
+
+DECLARATIONS = """
+(relation eneed (String E))
+(relation esplit (E String E E))
+(relation streams (E String))
+"""
+_ONE = '(Identity "mul")'
+
+
+def _set(j: str) -> str:
+    return f"(set-of {j})"
+
+
+DEMAND = f"""
+(rule ((single e j "add" b) {has_fold("b", "j").facts}) ((eneed j b)) :ruleset split)
+(rule ((eneed j e) (= e (Binary "mul" a b))) ((eneed j a) (eneed j b)) :ruleset split)
+(rule ((eneed j e) (= e (Unary "exp" a)) {has_fold("a", "j").facts}) ((aneed (set-of j) a)) :ruleset split)
+(rule ((eneed j e) (= e (Fold s "add" b)) (set-not-contains s j)) ((eneed j b)) :ruleset split)
+(rule ((eneed j e) {constant("e", "j").facts}) ((esplit e j e {_ONE})) :ruleset split)
+(rule ((eneed j e) {varies("e", "j").facts} {no_fold("e", "j").facts}) ((esplit e j {_ONE} e)) :ruleset split)
+(rule ((= e (Fold s o b)) (< 1 (set-length s)) (axis j) (set-contains s j) {has_fold("b", "j").facts} (combines o))
+      ((single e j o (Fold (set-remove s j) o b))) :ruleset split)
+(rule ((= n (Old j e)) (single e j o b)) ((New j e)) :ruleset push)
+"""
+
+
+@relational("streaming", "reassociating", "push")
+def fold_over_several_axes_streams_over_one() -> list[Rule]:
+    """A fold over several axes whose prefix is wanted is a fold over that axis of the folds over the others."""
+    body = "(= n (New j e)) (= e (Fold s o b)) (< 1 (set-length s)) (set-contains s j) (combines o)"
+    return [(body, "(single e j o (Fold (set-remove s j) o b))")]
+
+
+@relational("streaming", "reassociating", "split")
+def streamed_product_splits() -> list[Rule]:
+    """A product under a sum splits into completed factors and streamed ones, looking through inner sums."""
+    live = f"(eneed j e) {varies('e', 'j').facts} {has_fold('e', 'j').facts}"
+    return [
+        (
+            f'{live} (= e (Binary "mul" a b)) (esplit a j c r) (esplit b j d q)',
+            '(esplit e j (Binary "mul" c d) (Binary "mul" r q))',
+        ),
+        (
+            f'{live} (= e (Fold s "add" b)) (set-not-contains s j) (esplit b j c r) (= f_c (free c)) '
+            "(= 0 (set-length (set-intersect f_c s)))",
+            '(esplit e j c (Fold s "add" r))',
+        ),
+    ]
+
+
+@relational("streaming", "reassociating", "split")
+def streamed_exponential_splits() -> list[Rule]:
+    """The exponential of a sum is a product: what is completed leaves it as a factor."""
+    body = f'(eneed j e) (= e (Unary "exp" a)) {has_fold("e", "j").facts} (asplit a {_set("j")} c r)'
+    return [(body, '(esplit e j (Unary "exp" c) (Unary "exp" r))')]
+
+
+@relational("streaming", "reassociating", "online")
+def sum_of_products_streams() -> list[Rule]:
+    """A sum of c * r, c completed and positive, is rescaled by the ratio of c: New D = Old D * Ratio c + New g."""
+    body = (
+        f'(single e j "add" g) {has_fold("g", "j").facts} (esplit g j c r) {no_fold("r", "j").facts} (positive c)'
+    )
+    new = '(Binary "add" (Binary "mulz" (Old j e) (Ratio j c)) (New j g))'
+    return [(body, f"(union (New j e) {new}) (streams e j)")]
+
+
+@relational("streaming", "reassociating", "online")
+def maximum_of_sums_streams() -> list[Rule]:
+    """A maximum of c + r, c completed, is shifted by the change of c: New D = max(Old D + Delta c, New g)."""
+    body = f'(single e j "max" g) {has_fold("g", "j").facts} (asplit g {_set("j")} c r) {no_fold("r", "j").facts}'
+    new = '(Binary "max" (Binary "addz" (Old j e) (Delta j c)) (New j g))'
+    return [(body, f"(union (New j e) {new}) (streams e j)")]
+
+
+@relational("streaming", "reassociating", "push")
+def fold_is_a_recurrence() -> list[Rule]:
+    """A fold whose body holds no completed fold over its axis takes one more value at each step: New D = Old D (+) f."""
+    body = f"(= n (New j e)) (single e j o f) {no_fold('f', 'j').facts} (combines o)"
+    return [(body, "(union n (Binary o (Old j e) f)) (streams e j)")]
+
+
+@relational("streaming", "exact", "push")
+def prefix_passes_operators() -> list[Rule]:
+    """The prefix of an operator's value is the operator of its operands' prefixes."""
+    rules: list[Rule] = []
+    for p in ("New", "Old"):
+        live = f"(= n ({p} j e)) {has_fold('e', 'j').facts}"
+        rules += [
+            (f"{live} (= e (Unary o a))", f"(union n (Unary o ({p} j a)))"),
+            (f'{live} (= e (Binary o a b)) (!= o "add")', f"(union n (Binary o ({p} j a) ({p} j b)))"),
+            (f"{live} (= e (Round d o a))", f"(union n (Round d o ({p} j a)))"),
+            (f"{live} (= e (Select q a b))", f"(union n (Select ({p} j q) ({p} j a) ({p} j b)))"),
+            (f"{live} (= e (Fold s o a)) (set-not-contains s j)", f"(union n (Fold s o ({p} j a)))"),
+        ]
+    rules.append(
+        (
+            f'(= n (Old j e)) {has_fold("e", "j").facts} (= e (Binary "add" a b))',
+            '(union n (Binary "add" (Old j a) (Old j b)))',
+        )
+    )
+    return rules
+
+
+@relational("streaming", "exact", "push")
+def prefix_of_a_value_without_folds() -> list[Rule]:
+    """A value that holds no fold over the axis is its own prefix."""
+    return [
+        (f"(= n (New j e)) {no_fold('e', 'j').facts}", "(union n e)"),
+        (f"(= n (Old j e)) {no_fold('e', 'j').facts} {constant('e', 'j').facts}", "(union n e)"),
+        (f"(= n (Ratio j e)) {no_fold('e', 'j').facts}", f"(union n {_ONE})"),
+        (f"(= n (Delta j e)) {no_fold('e', 'j').facts}", '(union n (Identity "add"))'),
+    ]
+
+
+@relational("streaming", "exact", "push")
+def prefix_of_an_extent() -> list[Rule]:
+    """On a prefix, the extent of the axis is the number of steps."""
+    return [
+        ("(= n (New j e)) (= e (Extent j))", '(union n (Binary "add" (Index j) (Const 512 1)))'),
+        ("(= n (Old j e)) (= e (Extent j))", "(union n (Index j))"),
+    ]
+
+
+@relational("streaming", "finite", "push")
+def prefix_passes_sums() -> list[Rule]:
+    """The prefix of a sum is the sum of prefixes; a streamed -inf absorbs a running value, which may be -inf itself."""
+    live = f'(= n (New j e)) (= e (Binary "add" a b)) {has_fold("b", "j").facts}'
+    streamed = f"{no_fold('a', 'j').facts} {varies('a', 'j').facts}"
+    row = f"{no_fold('a', 'j').facts} {constant('a', 'j').facts}"
+    return [
+        (f"{live} {streamed}", '(union n (Binary "addz" a (New j b)))'),
+        (f"{live} {row}", '(union n (Binary "add" a (New j b)))'),
+        (f"{live} {has_fold('a', 'j').facts}", '(union n (Binary "add" (New j a) (New j b)))'),
+    ]
+
+
+@relational("streaming", "reassociating", "push")
+def ratio_of_exponential() -> list[Rule]:
+    """The ratio of exponentials is the exponential of the difference; of products, the product of ratios."""
+    live = f"(= n (Ratio j e)) {has_fold('e', 'j').facts}"
+    return [
+        (f'{live} (= e (Unary "exp" a))', '(union n (Unary "exp" (Delta j a)))'),
+        (f'{live} (= e (Binary "mul" a b))', '(union n (Binary "mul" (Ratio j a) (Ratio j b)))'),
+    ]
+
+
+@relational("streaming", "reassociating", "push")
+def difference_passes_linear_maps() -> list[Rule]:
+    """The change of a sum is the sum of changes; of a negated value old - new, which shows that it cannot be positive."""
+    live = f"(= n (Delta j e)) {has_fold('e', 'j').facts}"
+    difference = '(union n (Binary "add" (New j e) (Unary "neg" (Old j e))))'
+    return [
+        (f'{live} (= e (Binary "add" a b))', '(union n (Binary "add" (Delta j a) (Delta j b)))'),
+        (f'{live} (= e (Unary "neg" a))', '(union n (Binary "add" (Old j a) (Unary "neg" (New j a))))'),
+        (
+            f'{live} (= e (Binary "mul" k a)) (= g_k (folded k)) (set-not-contains g_k j)',
+            '(union n (Binary "mul" k (Delta j a)))',
+        ),
+        (f"{live} (= e (Fold s o a))", difference),
+        (f'{live} (= e (Binary o a b)) (!= o "add") (!= o "mul")', difference),
+        (f'{live} (= e (Unary o a)) (!= o "neg")', difference),
+    ]
