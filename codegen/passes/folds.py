@@ -98,6 +98,13 @@ class Partial:
         with self.nests.now(self.modes):
             self.set(self.algebra.identity)
 
+    def copy(self, wish: str) -> Partial:
+        """The same partial results in arrays of their own."""
+        out = Partial.new(self.nests, self.algebra, self.modes, wish)
+        with self.nests.now(self.modes):
+            out.set(self.here)
+        return out
+
 
 def begin_fold(nests: Nests, axes: tuple[str, ...], monoid: str, x: Var, value: Term, result: Var) -> str:
     """Fold the tile `x`, whose element at hand is `value`, into registers in the open nest; the rest when it closes.

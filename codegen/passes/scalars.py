@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,43 +24,72 @@ def promote_scalars(state: State) -> State:
     """Every element of a register array whose assignments all stand in one body becomes scalars, set once each."""
     kernel = state.kernel
     assert kernel is not None
-    kept, homes = set[Element](), defaultdict[Element, set[int]](set)
-    sizes = {s.name: s.size for s in K.walk(kernel.body) if isinstance(s, K.Array)}
-    _survey(kernel.body, sizes, kept, homes)
+    survey = _Survey([s for s in K.walk(kernel.body) if isinstance(s, K.Array)])
+    survey.look(kernel.body)
     names = {s.name for s in K.walk(kernel.body) if isinstance(s, K.Let | K.Array | K.Shared | K.For)}
-    writer = _Promoter(Names(names | {b.name for b in kernel.buffers}), kept, homes)
+    writer = _Promoter(Names(names | {b.name for b in kernel.buffers}), survey)
     return replace(state, kernel=replace(kernel, body=without_dead(writer.body(kernel.body, {}))))
 
 
-def _survey(body: Body, sizes: dict[str, int], kept: set[Element], homes: dict[Element, set[int]]) -> None:
-    """Elements that must stay in arrays (moved by loads, stores and shuffles, or indexed), and the bodies that assign."""
+class _Survey:
+    """How the elements of register arrays are used."""
 
-    def keep(array: str, index: Term, width: int) -> None:
+    def __init__(self, arrays: Sequence[K.Array]) -> None:
+        self.sizes, self.types = {a.name: a.size for a in arrays}, {a.name: a.dtype for a in arrays}
+        self.kept = set[Element]()
+        """Elements that must stay in arrays: set by loads and shuffles, or indexed by loop variables."""
+        self.stored = set[Element]()
+        self.assigned = Counter[Element]()
+        self.homes = defaultdict[Element, set[int]](set)
+        """Bodies with assignments to an element."""
+        self.moved = Counter[Element]()
+        """How often a load or a shuffle sets an element; one that is set once, and so only, is a value by itself."""
+
+    def elements(self, array: str, index: Term, width: int) -> list[Element]:
+        """The elements of a run; all of the array where the index is no constant."""
         first = int(index.value) if isinstance(index, Const) else None
-        kept.update((array, k) for k in (range(sizes[array]) if first is None else range(first, first + width)))
+        return [(array, k) for k in (range(self.sizes[array]) if first is None else range(first, first + width))]
 
-    for s in body:
-        for t in postorder(*K.terms(s)):
-            if isinstance(t, T.Load) and not isinstance(t.index[0], Const):
-                keep(t.buffer, t.index[0], 1)
-        match s:
-            case K.LoadGlobal(array, index, _, _, width) | K.LoadShared(array, index, _, _, width):
-                keep(array, index, width)
-            case K.StoreGlobal(_, _, array, index, width) | K.StoreShared(_, _, array, index, width):
-                keep(array, index, width)
-            case K.Shuffle(array, index):
-                keep(array, index, 1)
-            case K.Assign(array, Const() as index):
-                homes[array, int(index.value)].add(id(body))
-            case K.Assign(array, index):
-                keep(array, index, 1)
-            case K.For() | K.If():
-                _survey(s.body, sizes, kept, homes)
+    def look(self, body: Body) -> None:
+        """Survey a body and those in it."""
+        for s in body:
+            for t in postorder(*K.terms(s)):
+                if isinstance(t, T.Load) and not isinstance(t.index[0], Const):
+                    self.kept.update(self.elements(t.buffer, t.index[0], 1))
+            match s:
+                case K.LoadGlobal(array, index, _, _, width) | K.LoadShared(array, index, _, _, width):
+                    self.kept.update(self.elements(array, index, width))
+                    self.moved.update(self.elements(array, index, width))
+                case K.StoreGlobal(_, _, array, index, width) | K.StoreShared(_, _, array, index, width):
+                    self.stored.update(self.elements(array, index, width))
+                case K.Shuffle(array, index):
+                    self.kept.update(self.elements(array, index, 1))
+                    self.moved.update(self.elements(array, index, 1))
+                case K.Assign(array, Const() as index):
+                    self.homes[array, int(index.value)].add(id(body))
+                    self.assigned[array, int(index.value)] += 1
+                case K.Assign(array, index):
+                    self.kept.update(self.elements(array, index, 1))
+                case K.For() | K.If():
+                    self.look(s.body)
+
+    def promoted(self, array: str, index: int) -> bool:
+        """Whether an element becomes scalars; one that is only assigned once and stored needs an array anyway."""
+        element = array, index
+        once = element in self.stored and self.assigned[element] == 1
+        return element not in self.kept and len(self.homes[element]) == 1 and not once
+
+    def steady(self, t: Term) -> bool:
+        """Whether a term is a leaf, or an element that is set once, so that its name may stand for a copy of it."""
+        if isinstance(t, T.Load) and isinstance(t.index[0], Const):
+            element = t.buffer, int(t.index[0].value)
+            return self.moved[element] == 1 and not self.homes[element]
+        return not t.terms
 
 
 class _Promoter:
-    def __init__(self, names: Names, kept: set[Element], homes: dict[Element, set[int]]) -> None:
-        self.names, self.kept, self.homes = names, kept, homes
+    def __init__(self, names: Names, survey: _Survey) -> None:
+        self.names, self.survey = names, survey
 
     def body(self, body: Body, outer: dict[Term, Term]) -> Body:
         """The body, with what is known of scalars and elements outside it."""
@@ -72,11 +101,14 @@ class _Promoter:
         for s in body:
             new = K.map_terms(s, here)
             match new:
-                case K.Let(name, value) if not value.terms:
+                case K.Let(name, value) if self.survey.steady(value):
                     known[Var(name, value.dtype, ())] = value
-                case K.Assign(array, Const() as index, value) if self.promoted(array, int(index.value)):
+                case K.Assign(array, Const() as index, value) if self.survey.promoted(array, int(index.value)):
                     element = T.Load(array, value.dtype, (index,))
-                    known[element] = value if not value.terms else self.let(f"{array}_{index.value}", value, out)
+                    steady = self.survey.steady(value)
+                    known[element] = value if steady else self.let(f"{array}_{index.value}", value, out)
+                case K.StoreGlobal() | K.StoreShared():
+                    out.append(self.stored(new, known, out))
                 case K.For() | K.If():
                     assert isinstance(s, K.For | K.If)
                     out.append(replace(new, body=self.body(s.body, known)))
@@ -84,8 +116,20 @@ class _Promoter:
                     out.append(new)
         return tuple(out)
 
-    def promoted(self, array: str, index: int) -> bool:
-        return (array, index) not in self.kept and len(self.homes[array, index]) == 1
+    def stored(
+        self, s: K.StoreGlobal | K.StoreShared, known: dict[Term, Term], out: list[K.Statement]
+    ) -> K.Statement:
+        """The store, from an array of its own where the elements have become scalars."""
+        run = self.survey.elements(s.array, s.index, s.width)
+        if not any(self.survey.promoted(*e) for e in run):
+            return s
+        name = self.names.fresh(f"{s.array}_out")
+        dtype = self.survey.types[s.array]
+        out.append(K.Array(name, dtype, s.width))
+        for k, (array, index) in enumerate(run):
+            element = T.Load(array, dtype, (T.const(index, "i32"),))
+            out.append(K.Assign(name, T.const(k, "i32"), known.get(element, element)))
+        return replace(s, array=name, index=T.const(0, "i32"))
 
     def let(self, wish: str, value: Term, out: list[K.Statement]) -> Term:
         name = self.names.fresh(wish)

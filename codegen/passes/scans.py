@@ -76,7 +76,7 @@ class _Scan:
         """A butterfly: a lane whose bit is set has the group of its partner before its own."""
         algebra = self.prefix.algebra
         if self.total is self.prefix:
-            self.total = self.copy(self.prefix)
+            self.total = self.prefix.copy("total")
         earlier = self.partial(self.total.modes, "earlier")
         for bit in range(size.bit_length() - 1):
             other = shuffled(self.total, before << bit)
@@ -86,13 +86,6 @@ class _Scan:
                 earlier.set([T.select(late, s, e) for s, e in zip(shifted, earlier.here, strict=True)])
                 self.total.absorb(other.here)
         self.shift(earlier)
-
-    def copy(self, source: Partial) -> Partial:
-        """The same partial results in arrays of their own."""
-        out = Partial.new(self.nests, source.algebra, source.modes, "total")
-        with self.nests.now(source.modes):
-            out.set(source.here)
-        return out
 
     def warps(self, weight: int, size: int) -> None:
         """Every warp reads the totals of its group of warps and keeps the product of the earlier ones apart."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from codegen.passes.state import State
 from codegen.passes.terms import rebuilt, with_children
 from ir import kernel as K
 from ir import term as T
 from ir.dtype import DType, is_integer
-from ir.interval import Affine, Interval, Ranges
+from ir.interval import Affine, Interval, Ranges, divisor
 from ir.term import Const, Term, Var
 
 Known = Mapping[Term, Interval]
@@ -20,7 +21,7 @@ def simplify(state: State) -> State:
     """Simplify every term by what is known of the launch and of the loops around it."""
     kernel = state.kernel
     assert kernel is not None
-    return replace(state, kernel=replace(kernel, body=_body(kernel.body, launch_ranges(kernel))))
+    return replace(state, kernel=replace(kernel, body=_body(kernel.body, Facts(launch_ranges(kernel)))))
 
 
 def launch_ranges(kernel: K.KernelProgram) -> dict[Term, Interval]:
@@ -28,27 +29,41 @@ def launch_ranges(kernel: K.KernelProgram) -> dict[Term, Interval]:
     return {K.BLOCK: (0, max(kernel.blocks - 1, 0)), K.THREAD: (0, kernel.threads - 1)}
 
 
-def _body(body: tuple[K.Statement, ...], known: Known) -> tuple[K.Statement, ...]:
-    leaves = dict(known)
-    simplifier = Simplifier(Ranges(leaves))
+@dataclass
+class Facts:
+    """Intervals and divisors of the scalars in sight."""
+
+    ranges: dict[Term, Interval]
+    divisors: dict[Term, int] = field(default_factory=dict)
+
+    def inner(self, ranges: Known) -> Facts:
+        """The facts for a body inside, with its own intervals."""
+        return Facts(dict(ranges), dict(self.divisors))
+
+
+def _body(body: tuple[K.Statement, ...], facts: Facts) -> tuple[K.Statement, ...]:
+    simplifier = Simplifier(facts)
     out: list[K.Statement] = []
     for old in body:
         s = K.map_terms(old, simplifier)
         match s:
             case K.Let(name, value):
                 if is_integer(value.dtype):
-                    leaves[Var(name, value.dtype, ())] = simplifier.ranges.of(value)
+                    facts.ranges[Var(name, value.dtype, ())] = simplifier.ranges.of(value)
+                    facts.divisors[Var(name, value.dtype, ())] = divisor(value, facts.divisors)
             case K.For(name, start, stop, step):
                 (low, _), (_, high) = simplifier.ranges.of(start), simplifier.ranges.of(stop)
                 if isinstance(start, Const) and isinstance(stop, Const):
                     high = low + max(-(-(high - low) // step) - 1, 0) * step + 1
-                inside = {**leaves, Var(name, "i32", ()): (low, max(high - 1, low))}
+                v = Var(name, "i32", ())
+                inside = facts.inner({**facts.ranges, v: (low, max(high - 1, low))})
+                inside.divisors[v] = math.gcd(divisor(start, facts.divisors), step)
                 s = replace(s, body=_body(s.body, inside))
             case K.If(pred):
                 if isinstance(pred, Const):
-                    out += _body(s.body, leaves) if pred.value else ()
+                    out += _body(s.body, facts.inner(facts.ranges)) if pred.value else ()
                     continue
-                s = replace(s, body=_body(s.body, _refined(pred, leaves)))
+                s = replace(s, body=_body(s.body, facts.inner(_refined(pred, facts.ranges))))
         out += _without_decided(s)
     return tuple(out)
 
@@ -83,8 +98,8 @@ def _without_decided(s: K.Statement) -> Sequence[K.Statement]:
 class Simplifier:
     """Rebuilds terms; integers that address memory become sums of coefficient * atom."""
 
-    def __init__(self, ranges: Ranges) -> None:
-        self.ranges = ranges
+    def __init__(self, facts: Facts) -> None:
+        self.facts, self.ranges = facts, Ranges(facts.ranges)
         self.memo: dict[Term, Term] = {}
 
     def __call__(self, t: Term) -> Term:
@@ -108,18 +123,23 @@ class Simplifier:
         match t:
             case T.Binary("and" | "or" as op, x, Const() as c) | T.Binary("and" | "or" as op, Const() as c, x):
                 return x if bool(c.value) == (op == "and") else c
-            case T.Binary("lt" | "le" | "eq" | "ne" as op, x, y) if is_integer(x.dtype) and is_integer(y.dtype):
-                return self.compared(op, x, y)
+            case T.Binary("lt" | "le" as op, x, y) if is_integer(x.dtype):
+                return self.below(self.ranges.affine(x).plus(self.ranges.affine(y), -1), op == "lt", x.dtype)
         return t
 
-    def compared(self, op: str, x: Term, y: Term) -> Term:
-        """The comparison with what both sides share gone."""
-        a, b = self.ranges.affine(x), self.ranges.affine(y)
-        shared = {atom for atom in a.coefficients if a.coefficients[atom] == b.coefficients.get(atom)}
-        if not shared:
-            return T.binary(op, x, y)
-        cut = Affine({atom: a.coefficients[atom] for atom in shared}, 0)
-        return T.binary(op, built(a.plus(cut, -1), x.dtype), built(b.plus(cut, -1), y.dtype))
+    def below(self, form: Affine, strict: bool, dtype: DType) -> Term:
+        """form < 0 (or <= 0) in one normal form: atoms with their positive coefficients < the others plus a constant.
+
+        A step that all atoms share rounds the constant, so that neighbours in one run of elements have equal tests.
+        """
+        step = math.gcd(*(c * divisor(a, self.facts.divisors) for a, c in form.coefficients.items()))
+        bound = -form.constant + (0 if strict else 1)
+        bound = -(-bound // step) * step if step else bound
+        left = Affine({a: c for a, c in form.coefficients.items() if c > 0}, 0)
+        right = Affine({a: -c for a, c in form.coefficients.items() if c < 0}, bound)
+        if not left.coefficients:
+            left, right = Affine({}, -bound), Affine(right.coefficients, 0)
+        return T.binary("lt", built(left, dtype), built(right, dtype))
 
     def integer(self, t: Term) -> Term:
         match t:
