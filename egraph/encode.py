@@ -91,6 +91,11 @@ def constructor_of(t: T.Term) -> Constructor:
     return _constructor(type(t).__name__, len(t.terms))
 
 
+def load_constructor(rank: int) -> Constructor:
+    """The constructor of loads with `rank` indices."""
+    return _constructor("Load", rank)
+
+
 def tensor_constructor(arity: int) -> Constructor:
     """The constructor of a named whole tensor over `arity` operands."""
     return Constructor(f"Tensor{arity}", "Tensor", ("text", *["term"] * arity))

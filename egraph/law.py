@@ -150,7 +150,8 @@ def two_sided(
     """Make a law of a function from pattern variables to (left, right).
 
     Parameters annotated Term, Predicate and Axes are pattern variables; a str parameter is a variable over text
-    unless `over` lists its values. `both` also rewrites right to left. `hides` removes the left node, which must be useless.
+    unless `over` lists its values. `both` also rewrites right to left; `hides` removes the left node, which must be
+    useless.
     """
 
     def make(function: Callable[..., tuple[T.Term, T.Term]]) -> Law:

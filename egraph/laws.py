@@ -8,6 +8,8 @@ from egraph import contraction, normal, rounding, streaming
 from egraph.graph import EGraphError
 from egraph.law import LAWS, NUMERICS, Law
 
+__all__ = ["LAWS", "Law", "laws"]
+
 FAMILIES = (normal, contraction, rounding, streaming)
 PLUMBING = "\n".join((contraction.DECLARATIONS, streaming.DECLARATIONS, contraction.DEMAND, streaming.DEMAND))
 

@@ -14,8 +14,8 @@ from egraph.analysis import constant_facts, prelude
 from egraph.encode import Rows, encode
 from egraph.graph import Budget, EGraph, LawReport, PhaseReport, Report
 from egraph.law import Law
-from egraph.readback import Reader
 from egraph.laws import PLUMBING, laws
+from egraph.readback import Reader
 from ir.loop import LoopProgram
 from ir.term import Term
 
