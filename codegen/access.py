@@ -134,10 +134,13 @@ def _unpacked(access: Access, element: int) -> str:
 
 def _packed(access: Access, element: int) -> str:
     _, shift = access.place(element)
+    ctype = ops.STORAGE[access.dtype]
+    value = f"v[{element}]"
     if DTYPES[access.dtype].bytes >= 4:
-        return f"v[{element}]"
-    byte = f"(unsigned {'char' if DTYPES[access.dtype].bytes == 1 else 'short'})v[{element}]"
-    return f"(unsigned){byte} << {shift}" if shift else byte
+        return value
+    if not ctype.startswith("unsigned") and ctype != "bool":
+        value = f"(unsigned {ctype.removeprefix('signed ')}){value}"
+    return f"(unsigned){value} << {shift}" if shift else value
 
 
 # ---- atomic updates

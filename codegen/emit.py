@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from codegen import access, cuda_ops
 from codegen.cuda_ops import OR, SHIFT, STORAGE, SUM, TERNARY, VALUE, Function
 from codegen.expr import EmitError, Expressions, Fact, Text
-from ir.dtype import DTYPES, DType
+from codegen.resources import SHARED_ALIGNMENT_BYTES, shared_offsets
+from ir.dtype import DType
 from ir.kernel import (
     Array,
     Assign,
@@ -32,10 +33,8 @@ from ir.kernel import (
 )
 from ir.loop import Buffer
 from ir.node import postorder
-from ir.term import Term, Var, binary, const
+from ir.term import Load, Term, Var, binary, const
 
-STATIC_SHARED_BYTES = 48 * 1024
-SHARED_ALIGNMENT_BYTES = 16
 BARRIERS = {"block": "__syncthreads();", "warp": "__syncwarp();"}
 COORDINATES = {"block": "blockIdx.x", "thread": "threadIdx.x"}
 
@@ -54,28 +53,6 @@ def emit(kernel: KernelProgram) -> str:
         f"{kernel.name}({', '.join(writer.parameter(b) for b in kernel.buffers)}) {{",
     ]
     return "\n".join([*writer.functions(), *signature, *head, *writer.lines, "}", ""])
-
-
-def shared_offsets(kernel: KernelProgram) -> dict[str, int]:
-    """Byte offset of each shared array where they exceed what a kernel may declare statically, else nothing."""
-    offsets, end = _shared_layout(kernel)
-    return offsets if end > STATIC_SHARED_BYTES else {}
-
-
-def dynamic_shared_bytes(kernel: KernelProgram) -> int:
-    """Bytes of shared memory that the launch must ask for."""
-    _, end = _shared_layout(kernel)
-    return end if end > STATIC_SHARED_BYTES else 0
-
-
-def _shared_layout(kernel: KernelProgram) -> tuple[dict[str, int], int]:
-    offsets, end = {}, 0
-    for s in walk(kernel.body):
-        if isinstance(s, Shared):
-            end += -end % SHARED_ALIGNMENT_BYTES
-            offsets[s.name] = end
-            end += s.size * DTYPES[s.dtype].bytes
-    return offsets, end
 
 
 class _Writer:
@@ -124,19 +101,24 @@ class _Writer:
         extra = [self.accesses[key] for key in sorted(self.accesses)]
         called = {*self.expressions.called, *(need for row in extra for need in row.needs)}
         rows = [row for key, row in cuda_ops.FUNCTIONS.items() if key in called]
-        groups = (
-            _guarded([r for r in rows if r.ptx]),
-            [_device(r) for r in (*rows, *extra) if not r.ptx],
-            _guarded([r for r in extra if r.ptx]),
-        )
+        plain = [_device(r) for r in (*rows, *extra) if not r.ptx]
+        first, last = [_device(r) for r in rows if r.ptx], [_device(r) for r in extra if r.ptx]
+        groups = (_guarded(first), plain, _guarded(last)) if plain else (_guarded(first + last),)
         return [line for group in groups if group for line in (*group, "")]
 
     # ---- statements
 
     def body(self, statements: Sequence[Statement]) -> None:
-        """All statements, at the present depth."""
-        for s in statements:
-            self.statement(s)
+        """All statements, at the present depth; a scalar that is assigned at once is declared with its value."""
+        waiting: Array | None = None
+        for s, after in zip(statements, (*statements[1:], None), strict=True):
+            if isinstance(s, Array) and s.size == 1 and isinstance(after, Assign) and _starts(after, s):
+                waiting = s
+            elif waiting is not None and isinstance(s, Assign):
+                self.line(f"{STORAGE[waiting.dtype]} {self._assignment(s)}")
+                waiting = None
+            else:
+                self.statement(s)
 
     def statement(self, s: Statement) -> None:
         """One statement."""
@@ -150,10 +132,8 @@ class _Writer:
                 self.line(f"{STORAGE[dtype]} {self.name(name)}{'' if size == 1 else f'[{size}]'};")
             case Shared(name, dtype, size):
                 self._declare_shared(name, dtype, size)
-            case Assign(array, index, value):
-                element = self.element(array, index)
-                text = self.stored(self.register(array).dtype, value)
-                self.line(f"{element} = {text.text};")
+            case Assign():
+                self.line(self._assignment(s))
             case For():
                 self._loop(s)
             case If(pred, body):
@@ -221,6 +201,10 @@ class _Writer:
     def offset(self, base: str, by: Text) -> str:
         """The address `by` elements past `base`."""
         return base if by.text == "0" else f"{base} + {by.at(SUM)}"
+
+    def _assignment(self, s: Assign) -> str:
+        element = self.element(s.array, s.index)
+        return f"{element} = {self.stored(self.register(s.array).dtype, s.value).text};"
 
     def _declare_shared(self, name: str, dtype: DType, size: int) -> None:
         ctype, own = STORAGE[dtype], self.name(name)
@@ -349,9 +333,15 @@ def _names(kernel: KernelProgram) -> dict[str, str]:
     return names
 
 
+def _starts(s: Assign, array: Array) -> bool:
+    return s.array == array.name and not any(
+        isinstance(t, Load) and t.buffer == array.name for t in postorder(s.value)
+    )
+
+
 def _device(row: Function) -> str:
     return f"{row.template + chr(10) if row.template else ''}static __device__ __forceinline__ {row.text}"
 
 
-def _guarded(rows: list[Function]) -> list[str]:
-    return ["#ifdef __CUDACC__", *(_device(r) for r in rows), "#endif"] if rows else []
+def _guarded(functions: list[str]) -> list[str]:
+    return ["#ifdef __CUDACC__", *functions, "#endif"] if functions else []

@@ -1,16 +1,20 @@
-"""What a compiled kernel uses, as ptxas reports it, and how many of its blocks fit on one multiprocessor."""
+"""Registers, spills and shared memory of a kernel, and how many of its blocks fit on one multiprocessor."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
+from ir.dtype import DTYPES
+from ir.kernel import KernelProgram, Shared, walk
 from ir.machine import Machine
 
 REGISTER_UNIT = 256  # registers are given to a warp in units of this many
 SHARED_UNIT_BYTES = 128
 RESERVED_SHARED_BYTES = 1024  # a block's share that the system keeps for itself, sm_80 and later
 WARP = 32
+STATIC_SHARED_BYTES = 48 * 1024  # what a kernel may declare; more must be asked for at launch
+SHARED_ALIGNMENT_BYTES = 16
 # ptxas gives up the overlap of tensor-core products with other work, and says so.
 SERIALISED = re.compile(r"\bC75(?:08|10|12|19)\b.*")
 
@@ -56,6 +60,28 @@ def blocks_per_sm(used: Resources, threads: int, dynamic_shared_bytes: int, mach
         machine.threads_per_sm // (2 * WARP),
     )
     return min(limits)
+
+
+def shared_offsets(kernel: KernelProgram) -> dict[str, int]:
+    """Byte offset of each shared array where they exceed what a kernel may declare statically, else nothing."""
+    offsets, end = _shared_layout(kernel)
+    return offsets if end > STATIC_SHARED_BYTES else {}
+
+
+def dynamic_shared_bytes(kernel: KernelProgram) -> int:
+    """Bytes of shared memory that the launch must ask for."""
+    _, end = _shared_layout(kernel)
+    return end if end > STATIC_SHARED_BYTES else 0
+
+
+def _shared_layout(kernel: KernelProgram) -> tuple[dict[str, int], int]:
+    offsets, end = {}, 0
+    for s in walk(kernel.body):
+        if isinstance(s, Shared):
+            end += -end % SHARED_ALIGNMENT_BYTES
+            offsets[s.name] = end
+            end += s.size * DTYPES[s.dtype].bytes
+    return offsets, end
 
 
 def _numbers(pattern: str, log: str) -> list[int]:
