@@ -58,6 +58,8 @@ def capture(
         return Captured(program, tensors, calls, _rebuilder(exported, [True] * len(program.results)), text)
     translator = Translator(exported)
     program = translator.program(name)
+    if not program.results:
+        raise CaptureError(f"{name} returns no tensor")
     are_tensors = [isinstance(translator.values.get(n), Tensor) for n in exported.outputs if _is_node(n)]
     tensors = tuple(leaf.tensor for leaf in exported.leaves)
     return Captured(program, tensors, translator.calls.executors, _rebuilder(exported, are_tensors), text)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import inspect
 import keyword
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
+from eggtile.capture.location import innermost
 from eggtile.capture.types import CaptureError, first_sentence
 
 Function = Callable[..., Any]
@@ -28,7 +32,7 @@ _CPP_WORDS = (
 
 
 class DataDependent(Exception):
-    """A program whose control flow or shapes depend on values; the message is export's first sentence."""
+    """A program whose control flow or shapes depend on values; the message says which."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,10 @@ class Wrapped(torch.nn.Module):
 
 def parameter_names(fn: Function, count: int) -> list[str]:
     """The names of the first `count` parameters, numbered where the function takes any number."""
+    own = getattr(fn, "__signature__", None)
     call = fn.forward if isinstance(fn, torch.nn.Module) else fn
     try:
-        parameters = list(inspect.signature(call).parameters.values())
+        parameters = list((own or inspect.signature(call)).parameters.values())
     except (TypeError, ValueError):
         parameters = []
     names: list[str] = []
@@ -101,21 +106,25 @@ def export(fn: Function, inputs: Sequence[torch.Tensor], dynamic: Dynamic | None
     module = fn if isinstance(fn, torch.nn.Module) else Wrapped(fn)
     names = parameter_names(fn, len(inputs))
     shapes = _dynamic_shapes(dynamic, names, module) if dynamic else None
+    logging.disable(logging.CRITICAL)  # export logs and prints at length what it then raises
     try:
-        with torch.no_grad():
+        with torch.no_grad(), redirect_stderr(StringIO()):
             program = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes, strict=False)
             if any(_writes(n) for n in program.graph.nodes):
                 program = program.run_decompositions({})
     except Exception as error:  # export raises many classes; the sentence tells them apart
         raise _refusal(error) from error
+    finally:
+        logging.disable(logging.NOTSET)
     return _described(program, names, inputs, dynamic or {})
 
 
 def _refusal(error: Exception) -> Exception:
     text = f"{type(error).__name__}: {error}"
     if any(mark in text for mark in _DATA_DEPENDENT):
-        return DataDependent(first_sentence(str(error)))
-    return CaptureError(f"the program cannot be traced: {type(error).__name__}: {first_sentence(str(error))}")
+        return DataDependent("its control flow depends on data")
+    kind = type(error).__name__
+    return CaptureError(f"the program cannot be traced: {kind}: {first_sentence(str(error))}{innermost(error)}")
 
 
 def _writes(node: torch.fx.Node) -> bool:

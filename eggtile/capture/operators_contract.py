@@ -17,6 +17,7 @@ from eggtile.capture.build import (
 )
 from eggtile.capture.table import Site, lowers
 from eggtile.capture.types import Scalar, Unsupported
+from ir.node import IRError
 from ir.tensor import Contract, Tensor
 from ir.term import number
 
@@ -25,6 +26,8 @@ Labels = tuple[str, ...]
 
 def contract(x: Tensor, x_labels: Sequence[str], y: Tensor, y_labels: Sequence[str], out: Sequence[str]) -> Tensor:
     """Contract; a dimension of extent 1 that meets a longer one of the same label broadcasts."""
+    if x.dtype != y.dtype:
+        raise IRError(f"operands are {x.dtype} and {y.dtype}")
     extents: dict[str, int | str] = {}
     for label, e in (*zip(x_labels, x.shape, strict=True), *zip(y_labels, y.shape, strict=True)):
         if extents.get(label, 1) == 1:

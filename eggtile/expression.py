@@ -1,0 +1,204 @@
+"""Code from the command line: its statements run, and its last expression becomes a module of the tensors it names."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import linecache
+import re
+import symtable
+from collections.abc import Iterator
+from types import BuiltinFunctionType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from eggtile.capture.location import innermost, marked
+from eggtile.capture.types import first_sentence
+
+CODE = "<program>"
+RANDOM = frozenset((torch.randn, torch.rand, torch.randint, torch.randperm, torch.normal))
+CONVERSIONS = frozenset(
+    ("half", "float", "double", "bfloat16", "to", "cuda", "cpu", "eval", "train", "requires_grad_", "type")
+)
+"""Methods that, written directly on a random tensor or a module, belong to making it."""
+_POSITIONAL = inspect.Parameter.POSITIONAL_ONLY
+_SCOPES = ast.Call | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.NamedExpr
+
+
+class SourceError(Exception):
+    """A program that cannot be loaded: one sentence, and the user's line with a caret where there is one."""
+
+
+class Placed(TorchFunctionMode):
+    """Where no GPU is present, `cuda` is a place that the CPU stands for."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.cuda.is_available():
+            return func(*args, **kwargs)
+        if func is torch.Tensor.cuda:
+            return args[0]
+        return func(*map(_on_cpu, args), **{k: _on_cpu(v) for k, v in kwargs.items()})
+
+
+def _on_cpu(value: Any) -> Any:
+    is_place = isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cuda"
+    return torch.device("cpu") if is_place else value
+
+
+class Expression(torch.nn.Module):
+    """The last expression of a program as a function of its tensors; the modules in it are submodules."""
+
+    def __init__(self, code: Any, held: dict[str, Any], scope: dict[str, Any]) -> None:
+        super().__init__()
+        leaves, self._tree = pytree.tree_flatten(held)
+        self._code, self._scope = code, scope
+        self.tensors: list[torch.Tensor] = leaves
+        paths = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(held)[0]]
+        names = [re.sub(r"\W+", "_", path).strip("_") for path in paths]
+        self.__signature__ = inspect.Signature([inspect.Parameter(n, _POSITIONAL) for n in names])
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        with Placed():
+            return eval(self._code, self._scope | pytree.tree_unflatten(list(tensors), self._tree))
+
+
+def from_code(code: str) -> tuple[Expression, list[torch.Tensor]]:
+    """Runs all statements but the last; gives the last expression and the values of its tensors, which are its inputs."""
+    lines = [line + "\n" for line in code.splitlines()]
+    linecache.cache[CODE] = (len(code), None, lines, CODE)
+    try:
+        tree = ast.parse(code, CODE)
+    except SyntaxError as error:
+        raise SourceError(syntax(error)) from error
+    if not tree.body:
+        raise SourceError("the program is empty")
+    last = tree.body.pop()
+    if not isinstance(last, ast.Expr | ast.Assign | ast.AnnAssign) or last.value is None:
+        raise SourceError(f"line {last.lineno}: the last statement is no expression{_under(last, lines)}")
+    scope: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "__name__": "__program__"}
+    hoister = _Hoister(scope)
+    try:
+        with Placed():
+            exec(compile(tree, CODE, "exec"), scope)
+            _check_names(last.value, scope, lines)
+            body = ast.fix_missing_locations(ast.Expression(hoister.visit(last.value)))
+    except SourceError:
+        raise
+    except Exception as error:  # whatever the user's own statements raise
+        raise SourceError(raised(error)) from error
+    used = list(dict.fromkeys(n.id for n in _names(body) if n.id in scope))
+    held = {n: scope[n] for n in used if _holds_tensors(scope[n])}
+    expression = Expression(compile(body, CODE, "eval"), held, scope)
+    for n in used:
+        if isinstance(scope[n], torch.nn.Module):
+            expression.add_module(hoister.modules.get(n, n), scope[n])
+    return expression, expression.tensors
+
+
+def _holds_tensors(value: Any) -> bool:
+    """Whether it is a tensor or a structure of tensors."""
+    leaves = pytree.tree_leaves(value)
+    return bool(leaves) and all(isinstance(t, torch.Tensor) for t in leaves)
+
+
+class _Hoister(ast.NodeTransformer):
+    """Makes the modules and random tensors of an expression, and names them in its scope."""
+
+    def __init__(self, scope: dict[str, Any]) -> None:
+        self.scope = scope
+        self.made: set[str] = set()
+        self.modules: dict[str, str] = {}
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        return node
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_Lambda  # type: ignore[assignment]
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        if not all(map(self._is_static, (*node.args, *(k.value for k in node.keywords)))):
+            return node
+        match node.func:
+            case ast.Attribute(value=ast.Name(id=name), attr=attr) if name in self.made and attr in CONVERSIONS:
+                self.scope[name] = self._value(node)
+                return ast.copy_location(ast.Name(name, ast.Load()), node)
+        return self._made(node) if self._is_static(node.func) else node
+
+    def _made(self, node: ast.Call) -> ast.expr:
+        function = self._value(node.func)
+        if inspect.isclass(function) and issubclass(function, torch.nn.Module):
+            return self._named(node, self._value(node).eval(), f"_{function.__name__}")
+        if isinstance(function, BuiltinFunctionType) and function in RANDOM:
+            return self._named(node, self._value(node), "x")
+        if getattr(function, "__module__", None) in ("builtins", "math"):
+            return self._named(node, self._value(node), "_value")
+        return node
+
+    def _named(self, node: ast.expr, value: Any, stem: str) -> ast.expr:
+        name = next(n for n in (f"{stem}{k}" for k in range(len(self.scope) + 1)) if n not in self.scope)
+        self.scope[name] = value
+        self.made.add(name)
+        if isinstance(value, torch.nn.Module):
+            kind = type(value).__name__
+            same = sum(n.partition("_")[0] == kind for n in self.modules.values())
+            self.modules[name] = f"{kind}_{same}" if same else kind
+        return ast.copy_location(ast.Name(name, ast.Load()), node)
+
+    def _is_static(self, node: ast.expr) -> bool:
+        """Whether the value is known without tracing: no calls, and no names of tensors."""
+        for n in ast.walk(node):
+            if isinstance(n, _SCOPES):
+                return False
+            if isinstance(n, ast.Name):
+                value = self.scope.get(n.id, getattr(builtins, n.id, self))
+                if value is self or _holds_tensors(value):
+                    return False
+        return True
+
+    def _value(self, node: ast.expr) -> Any:
+        tree = ast.fix_missing_locations(ast.Expression(node))
+        return eval(compile(tree, CODE, "eval"), self.scope)
+
+
+# ---- names and messages
+
+
+def _names(tree: ast.AST) -> list[ast.Name]:
+    names = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
+    return sorted(names, key=lambda n: (n.lineno, n.col_offset))
+
+
+def _check_names(node: ast.expr, scope: dict[str, Any], lines: list[str]) -> None:
+    free = set(_free_names(symtable.symtable(ast.unparse(node), CODE, "eval")))
+    for name in _names(node):
+        if name.id in free and name.id not in scope and not hasattr(builtins, name.id):
+            raise SourceError(f"line {name.lineno}: {name.id} is not defined{_under(name, lines)}")
+
+
+def _free_names(table: symtable.SymbolTable) -> Iterator[str]:
+    top = table.get_type() == "module"
+    yield from (s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global()))
+    for child in table.get_children():
+        yield from _free_names(child)
+
+
+def _under(node: ast.expr | ast.stmt, lines: list[str]) -> str:
+    line = lines[node.lineno - 1]
+    one_line = node.end_lineno == node.lineno and node.end_col_offset is not None
+    return marked(line, node.col_offset, node.end_col_offset if one_line and node.end_col_offset else len(line))
+
+
+def syntax(error: SyntaxError) -> str:
+    """A syntax error as a sentence with its line."""
+    start = (error.offset or 1) - 1
+    return f"line {error.lineno}: {error.msg}{marked(error.text or '', start, (error.end_offset or 0) - 1)}"
+
+
+def raised(error: Exception) -> str:
+    """An error of the user's statements as a sentence with their line."""
+    return f"{type(error).__name__}: {first_sentence(str(error))}{innermost(error)}"

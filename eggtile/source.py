@@ -1,0 +1,111 @@
+"""The program a user names: code on the command line, a function or module in a file, or one in an importable module."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from eggtile.capture.types import TORCH_DTYPES
+from eggtile.expression import Placed, SourceError, from_code, raised, syntax
+from ir.dtype import is_float
+
+__all__ = ["Source", "SourceError", "load", "parse_input"]
+
+SEED = 0
+Program = Callable[..., Any] | torch.nn.Module
+
+
+@dataclass(frozen=True)
+class Source:
+    """A program to capture: fn(*inputs), and its name."""
+
+    fn: Program
+    inputs: list[torch.Tensor]
+    name: str
+
+
+def load(code: str | None, path: str | None, inputs: Sequence[str]) -> Source:
+    """The program in `code`, or at `path` (file.py:name or module:name) with inputs by specification or by function."""
+    torch.manual_seed(SEED)
+    if code is not None:
+        if inputs:
+            raise SourceError("inputs are given, but code makes its own inputs")
+        expression, tensors = from_code(code)
+        return Source(expression, tensors, "program")
+    if path is None or ":" not in path:
+        raise SourceError(f"a program is file.py:name or module:name, not {path}")
+    return from_path(path, inputs)
+
+
+# ---- files and modules
+
+
+def from_path(path: str, inputs: Sequence[str]) -> Source:
+    """The function or module of a file or an importable module."""
+    place, _, name = path.rpartition(":")
+    module = _imported(place)
+    program = getattr(module, name, None)
+    if program is None:
+        raise SourceError(f"{place} defines no {name}")
+    if not callable(program) or inspect.isclass(program):
+        raise SourceError(f"{name} in {place} is a {type(program).__name__}, not a function or a Module")
+    return Source(program, _inputs_of(module, place, name, inputs), name)
+
+
+def _imported(place: str) -> ModuleType:
+    try:
+        if not place.endswith(".py"):
+            return importlib.import_module(place)
+        if not Path(place).is_file():
+            raise SourceError(f"there is no file {place}")
+        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.path.insert(0, str(Path(place).resolve().parent))
+        sys.modules[spec.name] = module
+        with Placed():
+            spec.loader.exec_module(module)
+        return module
+    except SourceError:
+        raise
+    except SyntaxError as error:
+        raise SourceError(syntax(error)) from error
+    except Exception as error:  # whatever the user's own statements raise
+        raise SourceError(raised(error)) from error
+
+
+def _inputs_of(module: ModuleType, place: str, name: str, specs: Sequence[str]) -> list[torch.Tensor]:
+    if specs:
+        return [parse_input(s) for s in specs]
+    make = getattr(module, f"{name}_inputs", None)
+    if make is None:
+        raise SourceError(f"{name} needs inputs: define {name}_inputs() in {place}, or give --input f32[1,32,2048]")
+    try:
+        with Placed():
+            made = list(make())
+    except Exception as error:  # whatever the user's own statements raise
+        raise SourceError(raised(error)) from error
+    if not all(isinstance(t, torch.Tensor) for t in made):
+        raise SourceError(f"{name}_inputs() in {place} gives values that are no tensors")
+    return made
+
+
+def parse_input(text: str) -> torch.Tensor:
+    """A random tensor by its specification: f32[1,32,2048], or i64[8]<50 for integers below 50 (2 where none is said)."""
+    match = re.fullmatch(r"(\w+)\[([\d,\s]*)\](?:<(\d+))?", text.strip())
+    if match is None or match[1] not in TORCH_DTYPES:
+        raise SourceError(f"{text} is no input; write f32[1,32,2048] with one of {', '.join(TORCH_DTYPES)}")
+    dtype, shape = TORCH_DTYPES[match[1]], [int(e) for e in match[2].split(",") if e.strip()]
+    if is_float(match[1]):
+        return torch.randn(shape, dtype=dtype)
+    return torch.randint(0, int(match[3] or 2), shape).to(dtype)
