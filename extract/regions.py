@@ -1,28 +1,28 @@
-"""A large program is cut where everything passes: at values that dominate its deepest input. Regions that are equal
-but for names have equal kernels, so that each is solved once.
+"""A large program is cut where everything passes: at values that dominate all that is computed for them. Regions that
+are equal but for names have equal kernels, so that each is solved once.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import networkx as nx
-
+from extract.facts import swept
 from extract.key import Canonical, canonical
 from extract.rewrite import Names, with_children
 from extract.source import Source, buffer_of, class_read
-from extract.work import SPECIAL
+from extract.work import SPECIAL, bytes_of
 from ir import term as T
 from ir.dtype import is_float
 from ir.loop import Form, KernelForm, Part, Store
 from ir.node import postorder
 from ir.term import Term
 
-SMALL = 150  # terms of a program that is one region
-LEAST = 30  # terms of a region that ends at a value with several readers
-MOST = 100  # terms after which a region ends at any value that may be stored
+SMALL = 100  # terms of a program that is one region
+LEAST, MOST = 30, 110  # terms of a region of a good size
+LARGEST = 600  # terms among which a border is sought
 Made = tuple[tuple[int, Term], ...]
 Kernel = tuple[Made, ...]
 
@@ -43,7 +43,7 @@ def cuts(source: Source) -> list[Cut]:
     if len(everything) <= SMALL:
         return [Cut(frozenset(graph.roots), frozenset())]
     main = max(results, key=lambda t: (sum(1 for _ in postorder(t)), t.digest))
-    ends = [*_borders(main, everything), main]
+    ends = [*_borders(source, main), main]
     regions = [set(_below([t], ends[:k])) for k, t in enumerate(ends)]
     made: list[set[Term]] = [{t} for t in ends]
     for t in results:
@@ -60,48 +60,77 @@ def cuts(source: Source) -> list[Cut]:
     return out
 
 
-def _borders(main: Term, everything: Sequence[Term]) -> list[Term]:
-    """Values through which all of the program after them passes, so far apart that regions have a good size."""
-    edges: nx.DiGraph = nx.DiGraph()
-    edges.add_nodes_from(postorder(main))
-    readers: Counter[Term] = Counter()
-    for t in everything:
-        for k in set(t.terms):
-            readers[k] += 1
-            if t in edges:
-                edges.add_edge(t, k)
-    dominator = nx.immediate_dominators(edges, main)
-    depth = {main: 0}
-    for t in reversed(list(postorder(main))):
-        if t is not main:
-            depth[t] = depth[dominator[t]] + 1
-    deepest = max(depth, key=lambda t: (depth[t], t.digest))
-    chain = [deepest]
-    while chain[-1] is not main:
-        chain.append(dominator[chain[-1]])
+def _borders(source: Source, main: Term) -> list[Term]:
+    """Values that all terms below them serve alone: per stretch of the program the smallest of a good distance."""
+    axes = source.graph.program.axes
+
+    def stored_bytes(t: Term) -> int:
+        return math.prod(axes[a] for a in t.free) * bytes_of(t.dtype)
+
+    order = list(postorder(main))
+    readers: dict[Term, set[Term]] = defaultdict(set)
+    folded: set[Term] = set()
+    for t in order:
+        for k in t.terms:
+            readers[k].add(t)
+        if swept(t) or any(k in folded for k in t.terms):
+            folded.add(t)
     borders: list[Term] = []
-    for t in chain[:-1]:
+    best: tuple[tuple[bool, int], Term] | None = None
+    for t in order[:-1]:
         if not _storable(t):
             continue
-        own = _below([t], borders)
-        size = len(own) - len(borders)
-        if size >= MOST or (size >= LEAST and readers[t] > 1):
-            borders.append(t)
+        own = _below([t], borders, LARGEST)
+        if not LEAST <= len(own) <= LARGEST or not _alone(t, own, borders, readers, folded, stored_bytes):
+            continue
+        rank = len(readers[t]) < 2, stored_bytes(t)
+        if best is not None and len(own) > (2 * MOST if best[0][0] else MOST):
+            borders.append(best[1])
+            best = None
+            if len(_below([t], borders)) < LEAST:
+                continue
+        if best is None or rank < best[0]:
+            best = rank, t
+    if best is not None and len(_below([main], borders)) > MOST:
+        borders.append(best[1])
     return borders
+
+
+def _alone(
+    t: Term,
+    own: Sequence[Term],
+    borders: Sequence[Term],
+    readers: Mapping[Term, set[Term]],
+    folded: set[Term],
+    stored_bytes: Callable[[Term], int],
+) -> bool:
+    """Whether what is computed for `t` serves nothing else, but for inputs and maps of them that are small beside it."""
+    inside = set(own)
+    for k in own:
+        if k is t or (k in borders and k is not t) or (not k.terms and not isinstance(k, T.Load)):
+            continue
+        if readers[k] <= inside or not is_float(k.dtype):
+            continue
+        if k in folded or 4 * stored_bytes(k) > stored_bytes(t):
+            return False
+    return not any(readers[k] - inside for k in own if k in borders)
 
 
 def _storable(t: Term) -> bool:
     return is_float(t.dtype) and bool(t.free) and not isinstance(t, T.Load | T.Const)
 
 
-def _below(roots: Iterable[Term], ends: Iterable[Term]) -> list[Term]:
-    """Terms from which the roots are computed, children first, down to inputs and ends; a root is never an end."""
+def _below(roots: Iterable[Term], ends: Iterable[Term], most: float = math.inf) -> list[Term]:
+    """Terms from which the roots are computed, children first, down to inputs and ends; a root is never an end.
+
+    The search stops soon after `most` terms.
+    """
     wanted = list(roots)
     stop = set(ends) - set(wanted)
     out: list[Term] = []
     seen: set[Term] = set()
     stack = [(r, False) for r in reversed(wanted)]
-    while stack:
+    while stack and len(out) <= most:
         t, done = stack.pop()
         if done:
             out.append(t)
