@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ir import term as T
 from ir.dtype import Array, DType, is_float
 from ir.loop import Buffer, Form, LoopProgram, Store
 from ir.node import IRError
+from ir.steps import CallStep, Lowered
 from ir.term_interp import Evaluator
 
 
@@ -44,6 +45,24 @@ def run_form(form: Form, inputs: Mapping[str, Array], exact: bool) -> dict[str, 
         memory.update(made)
         stored.update(made)
     return stored
+
+
+def run_lowered(
+    lowered: Lowered, inputs: Mapping[str, Array], exact: bool, calls: Mapping[int, Callable[..., Sequence[Array]]]
+) -> dict[str, Array]:
+    """The outputs and mutated inputs of all steps, by name; `calls` maps a call's key to its function, as `run_tensor`."""
+    memory = _memory(lowered.buffers, inputs, exact)
+    kinds = {b.name: b for b in lowered.buffers}
+    stored: set[str] = set()
+    for step in lowered.steps:
+        if isinstance(step, CallStep):
+            given = calls[step.key](*(memory[n] for n in step.operands))
+            made = {n: meaning.convert(np.asarray(given[k]), kinds[n].dtype, exact) for k, n in step.results}
+        else:
+            made = run_loop(step, memory, exact)
+        memory.update(made)
+        stored.update(made)
+    return {n: memory[n] for n in sorted(stored) if kinds[n].role != "scratch"}
 
 
 def poison(shape: tuple[int, ...], dtype: DType, exact: bool) -> Array:

@@ -262,10 +262,151 @@ def self_product() -> X.TensorProgram:
     )
 
 
+def conflicting_reshapes() -> X.TensorProgram:
+    """[4, 6] as [6, 4] beside [4, 6], and [24] both ways: no one splitting serves them."""
+    x, y = given("x", (4, 6)), given("y", (6, 4))
+    other = reshape(x, 6, 4)
+    flat = apply("add", reshape(x, 24), reshape(apply("mul", other, y), 24))
+    work = reshape(reshape(contract("ik,kj->ij", x, y), 2, 8), 16)
+    return program("conflicting_reshapes", apply("add", other, y), flat, reduce("add", reshape(work, 8, 2), 0))
+
+
+def merged_and_split() -> X.TensorProgram:
+    """A dimension split in one place is split wherever it is used; a product over it folds both factors."""
+    x, w = given("x", (5, 24)), given("w", (7, 24))
+    split = reshape(x, 5, 4, 6)
+    scaled = apply("mul", split, reduce("max", split, 1, keep=True))
+    return program("merged_and_split", contract("ik,nk->in", reshape(scaled, 5, 24), w), apply("add", x, 1.0))
+
+
+def moved() -> X.TensorProgram:
+    """Slices, steps, flips, pads, joins and transposes, of inputs and of work."""
+    x, w = given("x", (5, 6)), given("w", (6, 6))
+    work = contract("ik,kj->ij", x, w)
+    joined = cat(flip(work, 1), shifted(x, 0, 1, 5), 0)
+    return program(
+        "moved", joined, pad(shifted(work, 1, 1, 6, 2), 1, 1, 2, 9.0), permute(pad(x, 0, 0, 3), 1, 0),
+        apply("add", work, flip(flip(work, 0), 1)), apply("mul", w, permute(apply("exp", w), 1, 0)),
+    )  # fmt: skip
+
+
+def gathered() -> X.TensorProgram:
+    """Rows of an input and of work at positions that are values; the last program axis is gathered too."""
+    table, rows = given("table", (7, 4)), given("rows", (5,), "i64")
+    work = contract("ik,kj->ij", table, given("w", (4, 4)))
+    at = view(rows, (5, 4), [o(0)])
+    picked = view(table, (5, 4), [source(0, 2), o(1)], sources=(at,))
+    best = reduce("argmax", work, 1)
+    chosen = view(work, (7,), [o(0), source(0, 1)], sources=(best,))
+    return program("gathered", picked, view(work, (5, 4), [source(0, 2), o(1)], sources=(at,)), chosen)
+
+
+def scattered() -> X.TensorProgram:
+    """Sums, maxima and the last of updates at positions that repeat and leave the range."""
+    base, updates = given("base", (4, 3)), given("updates", (6, 3))
+    rows, whole = given("rows", (6,), "i64"), given("whole", (6, 3), "i64")
+    at = view(rows, (6, 3), [o(0)])
+    element = (source(0, 2), o(1))
+    work = apply("mul", updates, reduce("add", updates, 1, keep=True))
+    both = X.Scatter("add", base, updates, (plus(source(0, 2), -1), source(1, 2)), (whole, at))
+    return program(
+        "scattered",
+        X.Scatter("add", base, updates, element, (at,)),
+        X.Scatter("max", base, updates, element, (whole,)),
+        X.Scatter(None, base, work, element, (at,)),
+        X.Scatter(None, base, updates, (plus(source(0, 2), 1), source(1, 2)), (whole, at)),
+        both,
+        to("bf16", X.Scatter("add", to("bf16", base), to("bf16", updates), element, (at,))),
+    )
+
+
+def scanned() -> X.TensorProgram:
+    x = given("x", (4, 6))
+    work = apply("mul", x, reduce("add", x, 0, keep=True))
+    return program(
+        "scanned",
+        X.Scan("add", 1, x),
+        X.Scan("max", 0, work),
+        X.Scan("argmax", 1, x),
+        reshape(X.Scan("add", 0, reshape(x, 24)), 4, 6),
+    )
+
+
+def positions_of_extremes() -> X.TensorProgram:
+    x = given("x", (5, 6))
+    ties = apply("max", x, 0.0)
+    return program(
+        "positions_of_extremes",
+        reduce("argmax", ties, 1),
+        reduce("argmin", ties, 0),
+        reduce("argmax", reshape(x, 30), 0),
+    )
+
+
+def empty() -> X.TensorProgram:
+    x, y = given("x", (0, 4)), given("y", (3, 0))
+    return program(
+        "empty",
+        reduce("add", x, 0),
+        reduce("max", x, 0),
+        contract("ik,kj->ij", y, x),
+        apply("exp", x),
+        pad(x, 0, 1, 1, 2.0),
+        reduce("add", x, 1),
+    )
+
+
+def without_dimensions() -> X.TensorProgram:
+    x, y = given("x", ()), given("y", (1, 1))
+    return program(
+        "without_dimensions",
+        apply("exp", x),
+        apply("add", x, y),
+        reduce("add", y, 0, 1),
+        reduce("argmax", y, 1),
+        X.Scan("add", 0, y),
+        expand(x, 3),
+    )
+
+
+def replaced() -> X.TensorProgram:
+    """An input's content is replaced; the other result sees it as it was."""
+    cache, row = given("cache", (4, 3)), given("row", (1, 3))
+    ramp = view(X.Iota(4), (4, 3), [o(0)])
+    new = apply("select", apply("eq", ramp, 2), expand(row, 4, 3), cache)
+    return program("replaced", (new, "cache"), reduce("add", cache, 0))
+
+
 WRITTEN: dict[str, Callable[[], X.TensorProgram]] = {
-    "root_mean_square": root_mean_square,
-    "layer_norm": layer_norm,
-    "softmax": softmax,
-    "grouped_attention": grouped_attention,
-    "self_product": self_product,
-}
+    f.__name__: f
+    for f in (
+        root_mean_square, layer_norm, softmax, grouped_attention, self_product, conflicting_reshapes, merged_and_split,
+        moved, gathered, scattered, scanned, positions_of_extremes, empty, without_dimensions, replaced,
+    )
+}  # fmt: skip
+POSITIONS = {"rows": 4, "whole": 5}
+"""The least integers that the integer inputs of written programs stay below."""
+
+
+def with_call() -> X.TensorProgram:
+    """Work before and after eager calls; one value crosses, views and maps of inputs are made again."""
+    x, w = given("x", (5, 4)), given("w", (4, 6))
+    hidden = apply("tanh", contract("ik,kj->ij", x, w))
+    top = [
+        X.Call("aten.sort.default", (hidden,), "{0}, dim=1", k, d, (5, 6), (6, 1), 0)
+        for k, d in enumerate(("f32", "i64"))
+    ]
+    back = view(hidden, (5, 6), [o(0), source(0, 2)], sources=(top[1],))
+    again = X.Call("aten.cos.default", (apply("sub", top[0], back),), "{0}", 0, "f32", (5, 6), (6, 1), 1)
+    return program(
+        "with_call", apply("add", again, hidden), reduce("add", top[0], 0), (apply("neg", w), "w"), top[1]
+    )
+
+
+def _sort(values: Array) -> list[Array]:
+    order = np.argsort(values, axis=1, kind="stable")
+    return [np.take_along_axis(values, order, axis=1), order]
+
+
+CALLS: dict[int, Callable[..., list[Array]]] = {0: _sort, 1: lambda values: [np.cos(values)]}
+"""What the calls of `with_call` do."""
