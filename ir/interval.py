@@ -133,6 +133,12 @@ class Ranges:
         low, high = self.of(pred)
         return bool(low) if low == high else None
 
+    def counter(self, start: Term, stop: Term, step: int) -> Interval:
+        """The values of a loop's counter; the first where the loop may not run."""
+        (low, first), (_, high) = self.of(start), self.of(stop)
+        last = high - 1 if low < first else low + (high - 1 - low) // step * step
+        return low, max(low, last)
+
     def span(self, form: Affine) -> Interval:
         """The interval of an affine form."""
         low = high = form.constant

@@ -146,8 +146,7 @@ class _Verifier:
         if s.step < 1 or not (self.is_uniform(s.start, scope) and self.is_uniform(s.stop, scope)):
             raise IRError(f"loop {s.name}: its bounds are not uniform, or its step {s.step} is not positive")
         inner, v = scope.inner(), Var(s.name, "i32", ())
-        low, high = Ranges(scope.ranges).of(s.start)[0], Ranges(scope.ranges).of(s.stop)[1] - 1
-        inner.scalars[v], inner.ranges[v] = True, (low, max(low, high))
+        inner.scalars[v], inner.ranges[v] = True, Ranges(scope.ranges).counter(s.start, s.stop, s.step)
         inner.divisors[v] = math.gcd(divisor(s.start, scope.divisors), s.step)
         self.body(s.body, replace(inner, unrolled=scope.unrolled | {v}) if s.unroll else inner)
 

@@ -38,9 +38,8 @@ class _Narrower:
             match s:
                 case K.Let(name, value):
                     out.append(self.let(name, value))
-                case K.For(name, start, stop):
-                    bounds = self.ranges.of(start)[0], max(self.ranges.of(stop)[1] - 1, self.ranges.of(start)[0])
-                    self.leaves[Var(name, "i32", ())] = bounds
+                case K.For(name, start, stop, step):
+                    self.leaves[Var(name, "i32", ())] = self.ranges.counter(start, stop, step)
                     new = K.map_terms(s, self.of)
                     assert isinstance(new, K.For)
                     out.append(replace(new, body=self.body(s.body)))

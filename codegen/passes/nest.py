@@ -43,7 +43,7 @@ class Nests:
         self.part, self.layouts, self.names = part, layouts, names
         self.out: list[K.Statement] = []
         self.inner: list[K.Statement] = []
-        self.space: tuple[tuple[str, ...], int] | None = None
+        self.space: tuple[tuple[str, ...], int, str] | None = None
         self.after: list[Callable[[], None]] = []
         self.digits = {
             m: Var(names.fresh(f"{m.axis}_{'e' if m.stride == 1 else 'r'}"), "i32", ()) for m in layouts.register
@@ -116,10 +116,13 @@ class Nests:
         self.out.append(K.Array(name, dtype, size))
         return name
 
-    def over(self, axes: Iterable[str], width: int = 1) -> list[K.Statement]:
-        """The body of a nest over the registers of a tile over `axes`, the fastest loop in steps of `width`."""
+    def over(self, axes: Iterable[str], width: int = 1, kind: str = "compute") -> list[K.Statement]:
+        """The body of a nest over the registers of a tile over `axes`, the fastest loop in steps of `width`.
+
+        Nests of another kind stand apart, so that all loads are issued before the first value is used.
+        """
         kept = set(axes)
-        space = tuple(a.name for a in self.part.axes if a.name in kept), width
+        space = tuple(a.name for a in self.part.axes if a.name in kept), width, kind
         if self.space != space:
             self.close()
             self.space = space
@@ -128,7 +131,7 @@ class Nests:
     def close(self) -> None:
         """End the open nest, then finish the folds that it holds."""
         if self.space is not None:
-            axes, width = self.space
+            axes, width, _ = self.space
             self.out += self._wrapped(tuple(self.inner), self.modes(axes), width)
         self.space, self.inner = None, []
         after, self.after = self.after, []

@@ -52,11 +52,8 @@ def _body(body: tuple[K.Statement, ...], facts: Facts) -> tuple[K.Statement, ...
                     facts.ranges[Var(name, value.dtype, ())] = simplifier.ranges.of(value)
                     facts.divisors[Var(name, value.dtype, ())] = divisor(value, facts.divisors)
             case K.For(name, start, stop, step):
-                (low, _), (_, high) = simplifier.ranges.of(start), simplifier.ranges.of(stop)
-                if isinstance(start, Const) and isinstance(stop, Const):
-                    high = low + max(-(-(high - low) // step) - 1, 0) * step + 1
                 v = Var(name, "i32", ())
-                inside = facts.inner({**facts.ranges, v: (low, max(high - 1, low))})
+                inside = facts.inner({**facts.ranges, v: simplifier.ranges.counter(start, stop, step)})
                 inside.divisors[v] = math.gcd(divisor(start, facts.divisors), step)
                 s = replace(s, body=_body(s.body, inside))
             case K.If(pred):

@@ -158,7 +158,7 @@ class _PartWriter:
 
     def load(self, s: tile.TileLoad) -> None:
         v, access = self.types[s.out], self.plan.accesses[access_name(s)]
-        body = self.nests.over(v.axes, access.width)
+        body = self.nests.over(v.axes, access.width, "load")
         array = self.declare(s.out, v.dtype, v.axes)
         pred = conjunction(self.tests(access))
         at, offset = self.nests.element(v.axes), self.here(access.offset)
@@ -171,7 +171,7 @@ class _PartWriter:
         array = self.arrays[s.value]
         if v.dtype != buffer.dtype or set(axes) != v.free:
             array = self.copied(s.value, axes, buffer)
-        body = self.nests.over(axes, access.width)
+        body = self.nests.over(axes, access.width, "store")
         owner = self.nests.owner(axes)
         pred = conjunction([*([owner] if owner is not None else []), *self.tests(access)])
         at, offset = self.nests.element(axes), self.here(access.offset)
