@@ -70,6 +70,8 @@ def axis_rules(constructors: Iterable[Constructor]) -> str:
                 free = f"(set-insert {free} a0)"
             case "Prefix":
                 free, folded = f"(set-insert {free} a0)", f"(set-remove {folded} a0)"
+            case "Whole":
+                folded = "(set-empty)"
             case "At":
                 free, folded = "(set-union (set-remove fa2 a0) fa1)", "(set-empty)"
         atom = " (atom e)" if c.op not in ("Unary", "Binary", "Prefix") else ""
@@ -102,7 +104,7 @@ def dtype_rules(constructors: Iterable[Constructor]) -> str:
                 body, value = node, str(DTYPE_CODE["any"])
             case "Select":
                 body, value = f"{node} (= x (dtype a1)) (= y (dtype a2))", "(| x y)"
-            case "At" | "Prefix":
+            case "At" | "Prefix" | "Whole":
                 body, value = f"{node} (= x (dtype {args[-1]}))", "x"
             case _:
                 continue
@@ -147,6 +149,7 @@ SIGNS = """
 (rule ((= e (Binary "add" x y)) (positive x) (positive y)) ((positive e)) :ruleset facts)
 (rule ((= e (Fold s "add" x)) (positive x)) ((positive e)) :ruleset facts)
 (rule ((= e (Round d o x)) (positive x) (< d 8)) ((positive e)) :ruleset facts)
+(rule ((= e (Whole x)) (positive x)) ((positive e)) :ruleset facts)
 (rule ((= e (Unary "exp" x)) (nonpositive x)) ((bounded e)) :ruleset facts)
 (rule ((= e (Unary "tanh" x))) ((bounded e) (safe e)) :ruleset facts)
 (rule ((= e (Unary "sigmoid" x))) ((safe e)) :ruleset facts)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from egraph.border import kept_whole
 from ir import term as T
 from ir.node import postorder
 
@@ -101,7 +102,8 @@ def tensor_constructor(arity: int) -> Constructor:
     return Constructor(f"Tensor{arity}", "Tensor", ("text", *["term"] * arity))
 
 
-FIXED = tuple(_constructor(op, 0) for op in CLASSES if op != "Load")
+WHOLE = Constructor("Whole", "Whole", ("term",))
+FIXED = (*(_constructor(op, 0) for op in CLASSES if op != "Load"), WHOLE)
 PREFIX_CONSTRUCTORS = tuple(Constructor(name, "Prefix", ("text", "term")) for name in PREFIXES.values())
 
 
@@ -156,15 +158,21 @@ def encode(roots: Iterable[T.Term], tags: Iterable[tuple[str, T.Term, tuple[T.Te
     named = list(tags)
     everything = [*roots, *(t for _, term, operands in named for t in (term, *operands))]
     number = {t: k for k, t in enumerate(postorder(*everything))}
+    whole = kept_whole(tuple(number))
+    seen_as: dict[T.Term, int] = dict(number)
+    seen_as.update((t, len(number) + k) for k, t in enumerate(whole))
     used: dict[str, Constructor] = {}
     lines: dict[str, list[str]] = {}
     axis_lists: set[tuple[str, ...]] = set()
     for t, k in number.items():
         c = constructor_of(t)
         used[c.name] = c
-        lines.setdefault(c.name, []).append("\t".join([str(k), *arguments(t, number)]))
+        lines.setdefault(c.name, []).append("\t".join([str(k), *arguments(t, seen_as)]))
         if isinstance(t, T.Fold):
             axis_lists.add(t.axes)
+    if whole:
+        used[WHOLE.name] = WHOLE
+        lines[WHOLE.name] = [f"{seen_as[t]}\t{number[t]}" for t in whole]
     text = [c.row_signature for c in used.values()]
     for axes in sorted(axis_lists):
         members = " ".join(f'"{a}"' for a in axes)

@@ -48,20 +48,17 @@ class Reader:
         slots = {self.egraph.value_to_i64(r.inputs[0]): self._id(r.output) for r in self.functions["slot"].rows}
         class_of = {t: slots[k] for t, k in self.rows.number.items()}
         roots = tuple(class_of[r.value] for r in self.program.results)
-        new = {
-            (str(n.payload[1]), n.children[0]): c
-            for c, ns in nodes.items()
-            for n in ns
-            if n.op == "Prefix" and n.payload[0] == "new"
-        }
-        streams = sweepable(nodes, self._pairs("streams"), new)
+        streams = sweepable(nodes, self._pairs("streams"), _new(nodes))
+        alias = {c: n.children[0] for c, ns in nodes.items() for n in ns if n.op == "Whole"}
+        nodes, tensors = _merged(nodes, alias), _merged(tensors, alias)
+        new = _new(nodes)
         keep = _reachable(nodes, (*roots, *class_of.values()), streams, new)
         rank = _ranks({c: nodes[c] for c in keep})
         return EGraph(
             classes={rank[c]: _renumbered(nodes[c], rank, c) for c in sorted(keep, key=rank.__getitem__)},
             roots=tuple(rank[c] for c in roots),
             free=_facts(self._axes("free"), rank),
-            folded=_facts(self._axes("folded"), rank),
+            folded=_facts(_folded(nodes, rank), rank),
             dtype=_facts(self._dtypes(), rank),
             safe=frozenset(rank[c] for c in self._members("safe") if c in rank),
             positive=frozenset(rank[c] for c in self._members("positive") if c in rank),
@@ -139,6 +136,58 @@ class Reader:
         return {(self._id(r.inputs[0]), self._string(r.inputs[1])) for r in self.functions[name].rows}
 
 
+def _new(nodes: Classes) -> dict[tuple[str, int], int]:
+    """The class of the prefix of a class after a step along an axis."""
+    return {
+        (str(n.payload[1]), n.children[0]): c
+        for c, ns in nodes.items()
+        for n in ns
+        if n.op == "Prefix" and n.payload[0] == "new"
+    }
+
+
+def _merged(nodes: Classes, alias: dict[int, int]) -> Classes:
+    """The classes with those that keep another whole taken into it."""
+    if not alias:
+        return nodes
+    out: Classes = defaultdict(set)
+    for c, ns in nodes.items():
+        for n in ns:
+            if n.op != "Whole":
+                children = tuple(alias.get(k, k) for k in n.children)
+                out[alias.get(c, c)].add(ENode(n.op, n.payload, children))
+    return out
+
+
+def _folded(nodes: Classes, rank: dict[int, int]) -> dict[int, frozenset[str]]:
+    """Axes over which every way to compute a class folds."""
+    folded: dict[int, frozenset[str]] = {}
+    changed = True
+    while changed:
+        changed = False
+        for c in sorted(rank, key=rank.__getitem__):
+            ways = [_node_folded(n, folded) for n in nodes[c] if c not in n.children]
+            found = frozenset.intersection(*(w for w in ways if w is not None))
+            changed = changed or folded.get(c) != found
+            folded[c] = found
+    return folded
+
+
+def _node_folded(n: ENode, folded: dict[int, frozenset[str]]) -> frozenset[str] | None:
+    """The axes that a node folds over inside, or None while a child is not known."""
+    if any(k not in folded for k in n.children):
+        return None
+    inside = frozenset[str]().union(*(folded[k] for k in n.children))
+    match n.op:
+        case "Fold":
+            return inside | {str(a) for a in n.payload[:-1]}
+        case "Prefix":
+            return inside - {str(n.payload[1])}
+        case "Extent":
+            return frozenset((str(n.payload[0]),))
+    return inside
+
+
 def sweepable(
     nodes: Classes, candidates: Iterable[tuple[int, str]], new: dict[tuple[str, int], int]
 ) -> set[tuple[int, str]]:
@@ -158,6 +207,7 @@ def sweepable(
 def _built(nodes: Classes, axis: str, states: set[int]) -> set[int]:
     """Classes with a term for one step along `axis` that reads the given states and completes no fold over the axis."""
 
+    # a value kept whole, or under At, is there before the stream starts
     def usable(n: ENode) -> bool:
         match n.op:
             case "Prefix":
@@ -167,7 +217,7 @@ def _built(nodes: Classes, axis: str, states: set[int]) -> set[int]:
         return True
 
     def needs(n: ENode) -> tuple[int, ...]:
-        return () if n.op == "Prefix" else n.children[:1] if n.op == "At" else n.children
+        return () if n.op in ("Prefix", "Whole") else n.children[:1] if n.op == "At" else n.children
 
     return _closed(nodes, usable, needs)
 

@@ -33,7 +33,7 @@ class Phase:
 ALL = (
     Phase("normalise", ()),
     Phase("contract", ("split", "hoist")),
-    Phase("stream", ("split", "online", "push")),
+    Phase("stream", ("split", "online", "mark", "push")),
     Phase("settle", ()),
 )
 ROUNDS_PER_LOOK = 4

@@ -6,7 +6,9 @@ free in c and r holds no fold over j, the sum of g obeys New(D) = Old(D) * (New 
 
 Step 0 needs no peeling: `mulz` is 0 where its first operand is 0, `addz` is -inf where its first operand is -inf. The
 same `addz` joins a streamed value to a running one, so that a value masked out by -inf stays out while its whole
-prefix is masked. A factor c that is rescaled must be positive: one that could be 0 forgets what it multiplied.
+prefix is masked. For the same reason `Old` of a fold is a state and is not taken apart: before step 0 it is the
+identity, which other ways to write the fold need not give. The factor c must be an exponential, since one that could
+be 0 forgets what it multiplied, and its exponent never positive, since a prefix may be far from the completed value.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from egraph.law import Rule, constant, has_fold, no_fold, relational, varies
 
 DECLARATIONS = """
 (relation eneed (String E))
+(relation exponential (E))
+(function state (E String) i64 :merge (max old new))
+(ruleset mark)
 (relation esplit (E String E E))
 (relation streams (E String))
 """
@@ -34,7 +39,10 @@ DEMAND = f"""
 (rule ((eneed j e) {varies("e", "j").facts} {no_fold("e", "j").facts}) ((esplit e j {_ONE} e)) :ruleset split)
 (rule ((= e (Fold s o b)) (< 1 (set-length s)) (axis j) (set-contains s j) {has_fold("b", "j").facts} (combines o))
       ((single e j o (Fold (set-remove s j) o b))) :ruleset split)
-(rule ((= n (Old j e)) (single e j o b)) ((New j e)) :ruleset push)
+(rule ((= e (Unary "exp" a))) ((exponential e)) :ruleset split)
+(rule ((= e (Binary "mul" a b)) (exponential a) (exponential b)) ((exponential e)) :ruleset split)
+(rule ((= n (Old j e))) ((set (state e j) 0)) :ruleset mark)
+(rule ((= n (Old j e)) (single e j o b)) ((set (state e j) 1) (New j e)) :ruleset mark)
 """
 
 
@@ -65,16 +73,16 @@ def streamed_product_splits() -> list[Rule]:
 @relational("streaming", "reassociating", "split")
 def streamed_exponential_splits() -> list[Rule]:
     """The exponential of a sum is a product: what is completed leaves it as a factor."""
-    body = f'(eneed j e) (= e (Unary "exp" a)) {has_fold("e", "j").facts} (asplit a {_set("j")} c r)'
+    body = (
+        f'(eneed j e) (= e (Unary "exp" a)) (nonpositive a) {has_fold("e", "j").facts} (asplit a {_set("j")} c r)'
+    )
     return [(body, '(esplit e j (Unary "exp" c) (Unary "exp" r))')]
 
 
 @relational("streaming", "reassociating", "online")
 def sum_of_products_streams() -> list[Rule]:
-    """A sum of c * r, c completed and positive, is rescaled by the ratio of c: New D = Old D * Ratio c + New g."""
-    body = (
-        f'(single e j "add" g) {has_fold("g", "j").facts} (esplit g j c r) {no_fold("r", "j").facts} (positive c)'
-    )
+    """A sum of c * r, c a completed exponential, is rescaled by the ratio of c: New D = Old D * Ratio c + New g."""
+    body = f'(single e j "add" g) {has_fold("g", "j").facts} (esplit g j c r) {no_fold("r", "j").facts} (exponential c)'
     new = '(Binary "add" (Binary "mulz" (Old j e) (Ratio j c)) (New j g))'
     return [(body, f"(union (New j e) {new}) (streams e j)")]
 
@@ -98,8 +106,8 @@ def fold_is_a_recurrence() -> list[Rule]:
 def prefix_passes_operators() -> list[Rule]:
     """The prefix of an operator's value is the operator of its operands' prefixes."""
     rules: list[Rule] = []
-    for p in ("New", "Old"):
-        live = f"(= n ({p} j e)) {has_fold('e', 'j').facts}"
+    for p, whole in (("New", ""), ("Old", "(= 0 (state e j))")):
+        live = f"(= n ({p} j e)) {has_fold('e', 'j').facts} {whole}"
         rules += [
             (f"{live} (= e (Unary o a))", f"(union n (Unary o ({p} j a)))"),
             (f'{live} (= e (Binary o a b)) (!= o "add")', f"(union n (Binary o ({p} j a) ({p} j b)))"),
@@ -107,12 +115,7 @@ def prefix_passes_operators() -> list[Rule]:
             (f"{live} (= e (Select q a b))", f"(union n (Select ({p} j q) ({p} j a) ({p} j b)))"),
             (f"{live} (= e (Fold s o a)) (set-not-contains s j)", f"(union n (Fold s o ({p} j a)))"),
         ]
-    rules.append(
-        (
-            f'(= n (Old j e)) {has_fold("e", "j").facts} (= e (Binary "add" a b))',
-            '(union n (Binary "add" (Old j a) (Old j b)))',
-        )
-    )
+    rules.append((f'{live} (= e (Binary "add" a b))', '(union n (Binary "add" (Old j a) (Old j b)))'))
     return rules
 
 
