@@ -64,9 +64,9 @@ def compile_text(text: str, target: str, name: str = "kernel", contract: bool = 
 
 
 def compile_all(texts: Sequence[tuple[str, str]], target: str, threads: int = 2) -> list[Binary]:
-    """Compile (name, text) pairs side by side; NVRTC releases the interpreter while it works."""
+    """Compile (text, name) pairs side by side; NVRTC releases the interpreter while it works."""
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda named: compile_text(named[1], target, named[0]), texts))
+        return list(pool.map(lambda named: compile_text(named[0], target, named[1]), texts))
 
 
 def to_ptx(text: str, target: str) -> str:

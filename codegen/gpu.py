@@ -1,0 +1,284 @@
+"""Cubins on a GPU through cupy: launches that keep their buffers, CUDA graphs of them, and their times, hot and cold.
+
+Arguments are device addresses, or objects that have one: PyTorch tensors, cupy arrays, anything with
+`__cuda_array_interface__`. An address is that of a buffer's first element.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+try:
+    import cupy
+except ImportError:  # the extra that only a machine with a GPU installs
+    cupy = None
+
+from codegen.compile import Binary
+from codegen.resources import STATIC_SHARED_BYTES, dynamic_shared_bytes
+from ir.dtype import DTYPES, Array
+from ir.kernel import KernelProgram
+from ir.loop import Buffer
+from ir.node import IRError
+
+MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+L2_CACHE_SIZE = 38  # cudaDevAttrL2CacheSize
+TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3  # cudaMemcpyKind
+CAPTURE_LAUNCHES = 512  # at most this many kernel nodes in a graph that is timed
+
+
+class GpuError(IRError):
+    """What a GPU refused, or was not there for."""
+
+
+@runtime_checkable
+class HasDataPtr(Protocol):
+    """A tensor of PyTorch, seen from here."""
+
+    def data_ptr(self) -> int:
+        """The address of the first element."""
+
+
+@runtime_checkable
+class HasInterface(Protocol):
+    """An array of the CUDA array interface."""
+
+    __cuda_array_interface__: Mapping[str, tuple[int, bool]]
+
+
+Argument = int | HasDataPtr | HasInterface
+
+
+def available() -> tuple[bool, str]:
+    """Whether kernels can run here, and if not, why."""
+    if cupy is None:
+        return False, "cupy is not installed (pip install cupy-cuda13x)"
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as e:
+        return False, f"the driver gives no device: {e}"
+    return (True, "") if count else (False, "the driver lists no device")
+
+
+def address(x: Argument) -> int:
+    """The device address of an argument."""
+    match x:
+        case int():
+            return x
+        case HasDataPtr():
+            return x.data_ptr()
+        case HasInterface():
+            return int(x.__cuda_array_interface__["data"][0])
+    raise GpuError(f"a {type(x).__name__} has no device address")
+
+
+class Kernel:
+    """A kernel loaded on the current device, ready to launch."""
+
+    def __init__(self, kernel: KernelProgram, binary: Binary) -> None:
+        check_device(binary.target)
+        self.kernel = kernel
+        self.shared_bytes = dynamic_shared_bytes(kernel)
+        self.module = cupy.cuda.function.Module()
+        self.module.load(binary.cubin)
+        self.function = self.module.get_function(kernel.name)
+        if self.shared_bytes > STATIC_SHARED_BYTES:
+            cupy.cuda.driver.funcSetAttribute(self.function.ptr, MAX_DYNAMIC_SHARED, self.shared_bytes)
+
+    def bind(self, arguments: Sequence[Argument]) -> Launch:
+        """A launch on these arguments, which stay alive as long as it does."""
+        addresses = tuple(address(a) for a in arguments)
+        if len(addresses) != len(self.kernel.buffers):
+            raise GpuError(f"{self.kernel.name} takes {len(self.kernel.buffers)} arguments, not {len(addresses)}")
+        for b, at in zip(self.kernel.buffers, addresses, strict=True):
+            if at % b.alignment:
+                raise GpuError(f"{self.kernel.name}: {b.name} at {at:#x} is not aligned to {b.alignment} bytes")
+        return Launch(self, addresses, tuple(arguments))
+
+    def launch(self, arguments: Sequence[Argument], stream: int | None = None) -> None:
+        """Launch once on a stream (its raw handle; the current one of cupy if None) without waiting."""
+        self.bind(arguments).run(stream)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch with its addresses; `keep` holds what owns the memory."""
+
+    kernel: Kernel
+    addresses: tuple[int, ...]
+    keep: tuple[object, ...]
+
+    def run(self, stream: int | None = None) -> None:
+        """Enqueue on a stream, without waiting."""
+        program = self.kernel.kernel
+        if program.blocks:
+            on = None if stream is None else cupy.cuda.ExternalStream(stream)
+            grid, block = (program.blocks,), (program.threads,)
+            self.kernel.function(grid, block, self.addresses, shared_mem=self.kernel.shared_bytes, stream=on)
+
+
+def check_device(target: str) -> None:
+    """Refuse a cubin that the current device cannot run; those of sm_90a and the like run on one capability only."""
+    usable, why = available()
+    if not usable:
+        raise GpuError(why)
+    major, minor = divmod(int(cupy.cuda.Device().compute_capability), 10)
+    made_major, made_minor = divmod(int(re.sub(r"\D", "", target)), 10)
+    fits = (major, minor) == (made_major, made_minor) or (
+        target[-1].isdigit() and major == made_major and minor > made_minor
+    )
+    if not fits:
+        raise GpuError(f"a cubin for {target} does not run on a device of compute capability {major}.{minor}")
+
+
+# ---- memory
+
+
+class Memory:
+    """Bytes on the device, freed with the object."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.memory = cupy.cuda.alloc(max(1, size))
+
+    def data_ptr(self) -> int:
+        """The address of the first byte."""
+        return int(self.memory.ptr)
+
+
+def upload(array: Array) -> Memory:
+    """A copy of a contiguous host array on the device."""
+    made = Memory(array.nbytes)
+    cupy.cuda.runtime.memcpy(made.data_ptr(), array.ctypes.data, array.nbytes, TO_DEVICE)
+    return made
+
+
+def download(memory: Memory, array: Array) -> None:
+    """Wait for the device, then copy back into a contiguous host array."""
+    cupy.cuda.runtime.deviceSynchronize()
+    cupy.cuda.runtime.memcpy(array.ctypes.data, memory.data_ptr(), array.nbytes, TO_HOST)
+
+
+def clone(at: int, size: int) -> Memory:
+    """A copy of `size` bytes of device memory."""
+    made = Memory(size)
+    cupy.cuda.runtime.memcpy(made.data_ptr(), at, size, ON_DEVICE)
+    return made
+
+
+def run(kernel: Kernel, arrays: Sequence[Array]) -> None:
+    """Launch once on host storage arrays, changed in place as `cpu.Program.run` does."""
+    held = [upload(a) for a in arrays]
+    offsets = [b.offset * DTYPES[b.dtype].bytes for b in kernel.kernel.buffers]
+    launch = kernel.bind([m.data_ptr() + o for m, o in zip(held, offsets, strict=True)])
+    launch.run()
+    for memory, array in zip(held, arrays, strict=True):
+        download(memory, array)
+
+
+# ---- graphs and times
+
+
+class Graph:
+    """Launches captured once and replayed together; keeps them, and so their memory, alive."""
+
+    def __init__(self, launches: Sequence[Launch]) -> None:
+        self.launches = tuple(launches)
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.stream.begin_capture()
+        for launch in self.launches:
+            launch.run(self.stream.ptr)
+        self.graph = self.stream.end_capture()
+
+    def replay(self) -> None:
+        """Enqueue all launches on the graph's own stream, without waiting."""
+        self.graph.launch(self.stream)
+
+    def elapsed_us(self) -> float:
+        """Replay once between two events and wait: microseconds for all launches."""
+        start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+        start.record(self.stream)
+        self.replay()
+        stop.record(self.stream)
+        stop.synchronize()
+        return 1e3 * float(cupy.cuda.get_elapsed_time(start, stop))
+
+
+@dataclass(frozen=True)
+class Time:
+    """Microseconds of one pass over a list of launches: median and quartiles over rounds."""
+
+    median_us: float
+    low_us: float
+    high_us: float
+    rounds: int
+
+    @property
+    def spread(self) -> float:
+        """Distance of the quartiles relative to the median."""
+        return (self.high_us - self.low_us) / self.median_us
+
+
+def span_bytes(b: Buffer) -> int:
+    """Bytes from the first to the last element of a strided buffer."""
+    if not b.size:
+        return 0
+    last = sum((n - 1) * stride for n, stride in zip(b.shape, b.strides, strict=True))
+    return (last + 1) * DTYPES[b.dtype].bytes
+
+
+def rotated(launches: Sequence[Launch], inputs: Mapping[int, int]) -> list[list[Launch]]:
+    """The launches on as many copies of the inputs (address: bytes) as exceed the L2 cache twice over.
+
+    Successive passes over the lists find their inputs in DRAM; intermediates stay where the pass left them.
+    """
+    device = cupy.cuda.Device().id
+    l2_bytes = cupy.cuda.runtime.deviceGetAttribute(L2_CACHE_SIZE, device)
+    total = sum(inputs.values())
+    count = min(CAPTURE_LAUNCHES, max(2, math.ceil(2 * l2_bytes / max(1, total)) + 1))
+    passes = [list(launches)]
+    for _ in range(count - 1):
+        copies = {at: clone(at, size) for at, size in inputs.items()}
+        passes.append([_moved(launch, copies) for launch in launches])
+    cupy.cuda.runtime.deviceSynchronize()
+    return passes
+
+
+def _moved(launch: Launch, copies: Mapping[int, Memory]) -> Launch:
+    addresses = tuple(copies[a].data_ptr() if a in copies else a for a in launch.addresses)
+    return replace(launch, addresses=addresses, keep=(*launch.keep, *copies.values()))
+
+
+def times(
+    contenders: Sequence[Sequence[Sequence[Launch]]], rounds: int = 21, least_us: float = 200.0
+) -> list[Time]:
+    """Time contenders side by side, round by round in turn; each is a list of passes (`rotated`, or one pass: hot).
+
+    A graph holds the passes in order, repeated until it lasts `least_us`, so that a replay's own cost vanishes.
+    """
+    timed = [_lasting(passes, least_us) for passes in contenders]
+    samples: list[list[float]] = [[] for _ in timed]
+    for _ in range(rounds):
+        for (graph, count), taken in zip(timed, samples, strict=True):
+            taken.append(graph.elapsed_us() / count)
+    return [_summary(taken) for taken in samples]
+
+
+def _lasting(passes: Sequence[Sequence[Launch]], least_us: float) -> tuple[Graph, int]:
+    """A warm graph that lasts long enough, and how many passes it holds."""
+    once = Graph([launch for p in passes for launch in p])
+    once.elapsed_us()
+    repeats = math.ceil(least_us / max(0.1, once.elapsed_us()))
+    repeats = max(1, min(repeats, CAPTURE_LAUNCHES // max(1, len(once.launches))))
+    graph = Graph(once.launches * repeats)
+    graph.elapsed_us()
+    return graph, repeats * len(passes)
+
+
+def _summary(samples: list[float]) -> Time:
+    low, middle, high = statistics.quantiles(samples, n=4)
+    return Time(middle, low, high, len(samples))
