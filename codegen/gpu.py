@@ -23,6 +23,7 @@ from codegen.resources import STATIC_SHARED_BYTES, dynamic_shared_bytes
 from ir.dtype import DTYPES, Array
 from ir.kernel import KernelProgram
 from ir.loop import Buffer
+from ir.machine import TARGETS
 from ir.node import IRError
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -119,6 +120,12 @@ class Launch:
             on = None if stream is None else cupy.cuda.ExternalStream(stream)
             grid, block = (program.blocks,), (program.threads,)
             self.kernel.function(grid, block, self.addresses, shared_mem=self.kernel.shared_bytes, stream=on)
+
+
+def device_target() -> str:
+    """The target to compile for: the current device's, with its own instructions where a machine asks for them."""
+    plain = f"sm_{cupy.cuda.Device().compute_capability}"
+    return next((t for t in TARGETS if t.rstrip("a") == plain), plain)
 
 
 def check_device(target: str) -> None:

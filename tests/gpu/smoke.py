@@ -129,8 +129,7 @@ def main() -> int:
     if not usable:
         print(why)
         return 1
-    target = f"sm_{gpu.cupy.cuda.Device().compute_capability}"
-    target += "a" if target == "sm_90" else ""
+    target = gpu.device_target()
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder)
