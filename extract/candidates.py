@@ -37,11 +37,6 @@ class Candidate:
         """Classes that it stores."""
         return frozenset(c for p in self.parts for c, _ in p)
 
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """What tells its form of computing from another: loops, contractions and streamed states."""
-        return tuple(self.cost.sweeps.items()), self.cost.contractions, self.cost.states
-
 
 class Candidates:
     """All candidate kernels of a scope."""
@@ -192,7 +187,7 @@ def undominated(candidates: Iterable[Candidate], diverse: bool) -> list[Candidat
     kept: list[Candidate] = []
     by: dict[object, list[Candidate]] = defaultdict(list)
     for c in sorted(candidates, key=lambda c: (c.us, len(c.inputs), sorted(c.outs), _text(c))):
-        same = by[c.outs, c.shape if diverse else ()]
+        same = by[c.outs, c.cost.shape if diverse else ()]
         if not any(k.inputs <= c.inputs for k in same):
             same.append(c)
             kept.append(c)

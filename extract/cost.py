@@ -43,6 +43,11 @@ class Cost:
     cache_us: float
     tile: tuple[int, ...]
 
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What tells a way of computing from another: loops, contractions and streamed states."""
+        return tuple(self.sweeps.items()), self.contractions, self.states
+
 
 def always(_: Term) -> bool:
     """Every exponential stays in range."""

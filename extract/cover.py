@@ -60,21 +60,48 @@ class CoverProblem:
         """Covers from the cheapest on, until none is left or the time is up; the first is always given."""
         first = True
         while first or time.perf_counter() < deadline:
-            solved = self._solve(max(0.05, deadline - time.perf_counter()))
+            solved = self._solve(deadline)
             if solved is None:
                 if first:
                     yield self.greedy()
                 return
             on, gap = solved
-            order = self._order(on)
-            if order is None:
-                self._forbid(on)
-                continue
-            yield Cover(order, sum(self.candidates[i].us for i in on), gap)
-            first = False
             self._forbid(on)
+            order = self._order(on)
+            if order is not None:
+                yield Cover(order, sum(self.candidates[i].us for i in on), gap)
+                first = False
 
-    def _solve(self, limit_s: float) -> tuple[list[int], float] | None:
+    def through(self, deadline: float) -> Iterator[Cover]:
+        """The cheapest cover, then for every candidate the cheapest cover that uses it, makers of roots first."""
+        first = next(self.covers(deadline))
+        yield first
+        self.rows = [r for r in self.rows if np.isfinite(r[1])]
+        wanted = set(self.roots)
+        for i in sorted(range(len(self.candidates)), key=lambda i: not self.candidates[i].outs & wanted):
+            if time.perf_counter() > deadline:
+                return
+            self.rows.append(({i: 1.0}, 1.0, 1.0))
+            solved = self._solve(deadline)
+            self.rows.pop()
+            on = self._used(solved[0]) if solved is not None else []
+            order = self._order(on)
+            if order is not None and i in on and solved is not None:
+                yield Cover(order, sum(self.candidates[i].us for i in on), first.gap)
+
+    def _used(self, on: Sequence[int]) -> list[int]:
+        """The candidates that the roots need."""
+        maker = {o: i for i in on for o in self.candidates[i].outs}
+        used: set[int] = set()
+        stack = list(self.roots)
+        while stack:
+            i = maker.get(stack.pop())
+            if i is not None and i not in used:
+                used.add(i)
+                stack += self.candidates[i].inputs
+        return sorted(used)
+
+    def _solve(self, deadline: float) -> tuple[list[int], float] | None:
         n = len(self.candidates)
         values = [v for terms, _, _ in self.rows for v in terms.values()]
         columns = [i for terms, _, _ in self.rows for i in terms]
@@ -87,7 +114,7 @@ class CoverProblem:
             constraints=LinearConstraint(matrix, low, high),
             integrality=np.ones(n),
             bounds=Bounds(0, 1),
-            options={"time_limit": limit_s, "mip_rel_gap": 0},
+            options={"time_limit": max(0.05, deadline - time.perf_counter()), "mip_rel_gap": 0},
         )
         if result.x is None:
             return None

@@ -70,19 +70,6 @@ def size(t: Term, kids: list[int]) -> int:
     return 1 + sum(kids)
 
 
-@Fact
-def streams(t: Term, kids: list[frozenset[tuple[str, str]]]) -> frozenset[tuple[str, str]]:
-    """States of the streams inside, each with the axis that it is carried along."""
-    names = frozenset[tuple[str, str]]().union(*kids)
-    return names | {(t.axis, c.name) for c in t.carries} if isinstance(t, T.Stream) else names
-
-
-@Fact
-def contractions(t: Term, kids: list[int]) -> int:
-    """Number of sums of products, each occurrence counted."""
-    return sum(kids) + (product(t) is not None)
-
-
 def product(t: Term) -> tuple[Term, Term, frozenset[str]] | None:
     """The factors and summed axes where `t` is a sum of products whose sides have axes of their own."""
     match t:

@@ -24,10 +24,10 @@ from ir.loop import Form, KernelForm, LoopProgram
 from ir.machine import Machine
 
 Price = Callable[[KernelForm, Form], float | None]
-NARROW, WIDE = Breadth(), Breadth(per_class=12, per_cut=1, slack=40.0, diverse=True)
+NARROW, WIDE = Breadth(), Breadth(per_class=24, per_cut=1, slack=40.0, diverse=True)
 NEAR_BEST = 3  # covers by simple candidates whose values siblings are sought among
 NEAR_SECONDS = 1.0
-TRIES = 6  # covers solved for each form asked for, since some differ by trivial moves
+TRIES = 3  # covers solved for each form asked for, since some differ by trivial moves
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,28 @@ class Region:
             self.found = [self._priced(c, price) for c in self.found]
 
     def choices(self, k: int, deadline: float) -> list[Choice]:
-        """Up to `k` covers with distinct signatures, the cheapest first; at least one."""
+        """Up to `k` covers with distinct signatures, the cheapest first; at least one.
+
+        Among more than `k` the cheapest of every number of kernels and of loops over each axis go first.
+        """
         problem = CoverProblem(self.found, self.scope.roots, self.scope.given)
         out: dict[object, Choice] = {}
-        for cover in itertools.islice(problem.covers(deadline), TRIES * k):
+        kinds: Counter[object] = Counter()
+        turn: dict[object, int] = {}
+        for cover in itertools.islice(problem.through(deadline), 1 if k == 1 else TRIES * k):
             picks = [self.found[i] for i in cover.picks]
-            signature = tuple(sorted((tuple(sorted(c.outs)), c.shape) for c in picks))
-            choice = Choice(tuple(c.parts for c in picks), cover.us, cover.gap, signature)
-            out.setdefault(signature, choice)
-            if len(out) == k:
-                break
-        return list(out.values())
+            signature = tuple(sorted((tuple(sorted(c.outs)), c.cost.shape) for c in picks))
+            if signature in out:
+                continue
+            out[signature] = Choice(tuple(c.parts for c in picks), cover.us, cover.gap, signature)
+            loops: Counter[str] = Counter()
+            for c in picks:
+                loops.update(c.cost.sweeps)
+            kind = len(picks), tuple(sorted(loops.items()))
+            turn[signature] = kinds[kind]
+            kinds[kind] += 1
+        first = sorted(out, key=lambda s: (turn[s], out[s].us))[:k]
+        return sorted((out[s] for s in first), key=lambda c: c.us)
 
     def _live(self, candidates: Sequence[Candidate]) -> set[int]:
         """Classes that near-best covers by these candidates make."""

@@ -8,13 +8,13 @@ all their readers (Mishchenko et al., Combinational and sequential mapping with 
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from egraph.graph import ENode
-from extract.cost import Pricing
-from extract.facts import buffers_read, contractions, levels, open_states, streams
+from extract.cost import Cost, Pricing
+from extract.facts import buffers_read, open_states
 from extract.items import Scope
 from extract.source import buffer_of, class_read
 from extract.work import EXPONENTIALS
@@ -28,6 +28,7 @@ from ir.term import Term
 Choice = Mapping[int, Term]
 NO_CHOICE: Choice = {}
 UNKNOWN_US = 1e3
+A_TURN = 4
 
 
 @dataclass(frozen=True)
@@ -59,19 +60,23 @@ class Fragments:
         self.class_of: dict[Term, int] = {}
         self._known: dict[int, list[Term]] = {}
         self._busy: set[int] = set()
-        self._us: dict[Term, float] = {}
+        self._costs: dict[Term, Cost] = {}
         self._flow: dict[int, float] = {}
         for c in scope.reachable:
             self.of(c)
 
     # ---- prices
 
+    def cost(self, t: Term) -> Cost:
+        """The modelled cost of a kernel that stores `t` alone."""
+        if t not in self._costs:
+            axes = tuple(sorted(t.free))
+            self._costs[t] = self.pricing.cost([Part(axes, (Store("", tuple(map(T.Index, axes)), t),))])
+        return self._costs[t]
+
     def us(self, t: Term) -> float:
         """The modelled time of a kernel that stores `t` alone."""
-        if t not in self._us:
-            axes = tuple(sorted(t.free))
-            self._us[t] = self.pricing.cost([Part(axes, (Store("", tuple(map(T.Index, axes)), t),))]).us
-        return self._us[t]
+        return self.cost(t).us
 
     def inputs(self, t: Term) -> list[int]:
         """Classes whose buffers `t` reads."""
@@ -219,21 +224,30 @@ class Fragments:
         cuts: dict[object, list[tuple[float, str, Term]]] = defaultdict(list)
         for t in dict.fromkeys(found):
             if len(buffers_read(t)) <= self.breadth.leaves:
-                loops = tuple(sorted(levels(t).items()))
-                shape = (loops, contractions(t), streams(t)) if self.breadth.diverse else ()
+                shape = self.cost(t).shape if self.breadth.diverse else ()
                 cuts[buffers_read(t), open_states(t), shape].append((self.us(t), t.digest, t))
         few = [t for cut in cuts.values() for _, _, t in sorted(cut)[: self.breadth.per_cut]]
         kept: dict[Term, None] = {}
         for share in (False, True):
-            ranked = sorted((self.rank(t, share), t.digest, t) for t in few)
             taken = 0
-            for rank, _, t in ranked:
-                if taken == self.breadth.per_class or rank > self.breadth.slack * ranked[0][0]:
-                    break
-                if not any(self._dominates(k, t) for k in kept):
+            for t in self._ranked(few, share):
+                if taken < self.breadth.per_class and not any(self._dominates(k, t) for k in kept):
                     kept[t] = None
                     taken += 1
         return list(kept)
+
+    def _ranked(self, few: Sequence[Term], share: bool) -> list[Term]:
+        """Terms not too far from the best, the best first; where diverse, a few of each set of inputs in turns."""
+        ranked = sorted((self.rank(t, share), t.digest, t) for t in few)
+        near = [t for rank, _, t in ranked if rank <= self.breadth.slack * ranked[0][0]]
+        if not self.breadth.diverse:
+            return near
+        turns: Counter[frozenset[str]] = Counter()
+        turn: dict[Term, int] = {}
+        for t in near:
+            turn[t] = turns[buffers_read(t)] // A_TURN
+            turns[buffers_read(t)] += 1
+        return sorted(near, key=turn.__getitem__)
 
     def _dominates(self, k: Term, t: Term) -> bool:
         fewer = buffers_read(k) < buffers_read(t) and open_states(k) == open_states(t)
