@@ -20,7 +20,7 @@ class Placing:
     def __init__(self, stores: Sequence[Store], axes: Sequence[TileAxis]) -> None:
         self.axes = {a.name: a for a in axes}
         self.substitute = Substitution({a.name: a.extent for a in axes})
-        self.streamed_by: dict[str, str] = {}
+        self.stream_of: dict[str, T.Stream] = {}
         self.states: dict[tuple[Term, ...], dict[str, str]] = {}
         self.needed: dict[Term, frozenset[str]] = {}
         self.uses: Counter[Term] = Counter()
@@ -62,12 +62,12 @@ class Placing:
         return value
 
     def _register(self, roots: Iterable[Term]) -> None:
-        """Count the uses of new terms, and note along which axis the states of each stream go."""
+        """Count the uses of new terms, and note the stream of each state."""
         roots = tuple(roots)
         self.uses.update(roots)
         for t in postorder(*roots):
             if isinstance(t, T.Stream):
-                self.streamed_by.update({c.name: t.axis for c in t.carries})
+                self.stream_of.update({c.name: t for c in t.carries})
             if t not in self.counted:
                 self.counted.add(t)
                 self.uses.update(t.terms)
@@ -89,8 +89,9 @@ class Placing:
         match t:
             case T.Index(axis) | T.Scan(axis, _, _):
                 return out | {axis} if self.streamed(axis) else out
-            case T.State(name, _, axes):
-                return frozenset(a for a in axes if self.streamed(a)) | {self.streamed_by[name]}
+            case T.State(name, _, _):
+                stream = self.stream_of[name]
+                return frozenset(a for a in stream.free | {stream.axis} if self.streamed(a))
             case T.Fold(axes, _, _):
                 return out - set(axes)
             case T.Stream(axis, _, _):
@@ -102,7 +103,7 @@ class Placing:
         match t:
             case T.Fold(axes, _, _):
                 return next((a for a in axes if self.streamed(a)), None)
-            case T.Stream(axis, _, _):
+            case T.Stream(axis, _, _) if self.streamed(axis):
                 return axis
         return None
 

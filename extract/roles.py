@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from extract.facts import swept
+from extract.merging import steps
 from ir import term as T
 from ir.loop import Buffer, Part
 from ir.node import IRError, postorder
@@ -19,7 +20,8 @@ from ir.tile import TileAxis
 class Roles:
     """Axes of a part, slowest in memory first: `grid` axes index results only, `swept` axes are looped over.
 
-    `written` axes are swept and index a result too; `serial` axes are swept by a stream.
+    `written` axes are swept and index a result too; `serial` axes are swept by a
+    stream whose positions must be taken one by one.
     """
 
     order: tuple[str, ...]
@@ -35,7 +37,7 @@ def roles(part: Part, buffers: Sequence[Buffer]) -> Roles:
     looped = frozenset(a for t in nodes for a in swept(t))
     free = frozenset[str]().union(*(s.axes for s in part.stores))
     order = memory_order(part, buffers, nodes)
-    serial = frozenset(t.axis for t in nodes if isinstance(t, T.Stream))
+    serial = frozenset(t.axis for t in nodes if isinstance(t, T.Stream) and steps(t) is None)
     return Roles(order, tuple(a for a in order if a in free - looped), looped, looped & free, serial)
 
 
@@ -131,5 +133,7 @@ def _axis(name: str, extent: int, tile: int, r: Roles) -> TileAxis:
         raise IRError(f"TILE: {name}:{tile} is no power of two between 1 and {padded(extent)}")
     if name in r.grid:
         return TileAxis(name, extent, "grid", tile)
+    if name in r.serial and tile > 1:
+        raise IRError(f"TILE: {name} is streamed by single positions, not by {tile}")
     whole = tile >= extent and name not in r.serial
     return TileAxis(name, extent, "whole" if whole else "stream", tile)

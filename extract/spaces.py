@@ -118,9 +118,6 @@ class _Rules:
 
     def fits(self, part: PartCost, c: Tiles) -> None:
         """Raise `IRError` where a part cannot run with these tiles."""
-        for a in part.roles.serial:
-            if c.axes[a].tile > 1:
-                raise IRError(f"TILE: {a} is streamed by single positions, not by {c.axes[a].tile}")
         words, most = part.words(c), part.most_words(c)
         if words > most:
             raise IRError(f"TILE: tiles of {words} register words a thread exceed {most}")

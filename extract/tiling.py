@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from extract.facts import buffers_read, size
 from extract.live import live
+from extract.merging import Step, steps
 from extract.placing import Placing, is_coordinate, terms_of
 from extract.roles import roles, tile_axes
 from ir import term as T
@@ -60,6 +61,7 @@ class _Loop:
     body: list[Statement] = field(default_factory=list)
     known: dict[Term, Var] = field(default_factory=dict)
     masks: dict[tuple[Term, Term, str], Var] = field(default_factory=dict)
+    maps: dict[Term, Var] = field(default_factory=dict)
     groups: dict[tuple[int, str], _Group] = field(default_factory=dict)
     group_of: dict[Term, _Group] = field(default_factory=dict)
     carried: list[Carried] = field(default_factory=list)
@@ -140,13 +142,18 @@ class _Tiling:
         for stream in streams.values():
             self.open_states(stream, inner)
         states = {t: self.partial(w, inner) for t, w in group.sweeps.items() if isinstance(w, T.Fold)}
-        for carries in streams:
-            inner.yields.update({c.name: self.value(c.update, inner).name for c in carries})
+        for stream in streams.values():
+            self.step(stream, inner)
         self.store(inner, own)
         yields = tuple(inner.yields[c.name] for c in inner.carried)
         loop.body.append(tile.Stream(group.axis, tuple(inner.carried), tuple(inner.body), yields))
+        for stream in streams.values():
+            self.close_states(stream, loop)
         for t, w in group.sweeps.items():
-            loop.known[t] = self.merged(w, states.get(t, []), loop)
+            if isinstance(w, T.Fold):
+                loop.known[t] = self.merged(w, states[t], loop)
+            else:
+                loop.known[t] = loop.known[w]
 
     # ---- values
 
@@ -168,7 +175,11 @@ class _Tiling:
 
     def map(self, loop: _Loop, term: Term) -> Var:
         """The value of a term over values and coordinates."""
-        return self.put(loop, tile.Map(self.name("v"), term))
+        if isinstance(term, Var):
+            return term
+        if term not in loop.maps:
+            loop.maps[term] = self.put(loop, tile.Map(self.name("v"), term))
+        return loop.maps[term]
 
     def carry(self, loop: _Loop, prefix: str, axes: Sequence[str], dtype: DType, monoid: str) -> Var:
         """A new state of the loop's stream."""
@@ -193,8 +204,9 @@ class _Tiling:
                 where = tuple(self.operand(k, loop) for k in index)
                 return self.put(loop, tile.TileLoad(self.name("v"), buffer, where))
             case T.Fold(axes, monoid, x):
-                v = self.masked(x, axes, monoid, loop)
-                return self.put(loop, tile.TileFold(self.name("v"), axes, monoid, v.name))
+                return self.folded(x, axes, monoid, loop)
+            case T.Stream():
+                return self.at_once(t, loop)
             case T.Scan():
                 return self.scanned(t, loop)
             case T.State(name):
@@ -208,7 +220,8 @@ class _Tiling:
         pointwise = isinstance(t, T.Unary | T.Binary | T.Select | T.Round)
         once = self.terms.uses[t] <= 1 and t not in loop.known and self.place(t, loop) is loop
         if pointwise and once and (around is None or t.free == around):
-            return self.written(t, loop, t.free)
+            term = self.written(t, loop, t.free)
+            return loop.maps.get(term, term)
         return self.value(t, loop)
 
     def written(self, t: Term, loop: _Loop, around: frozenset[str]) -> Term:
@@ -255,12 +268,30 @@ class _Tiling:
             loop.masks[key] = self.put(loop, tile.Where(self.name("v"), pred, v.name, monoid))
         return loop.masks[key]
 
+    def folded(self, x: Term, axes: Sequence[str], monoid: str, loop: _Loop, old: Term | None = None) -> Var:
+        """The fold of `x` over the tile's extent of `axes`, onto `old`; a contraction where `x` is a product over them."""
+        if monoid == "add" and is_contraction(x, axes):
+            a, b = (self.masked(k, [n for n in axes if n in k.free], monoid, loop) for k in x.terms)
+            onto = None if old is None else self.map(loop, old).name
+            return self.put(loop, tile.Mma(self.name("v"), a.name, b.name, tuple(axes), onto))
+        v = self.masked(x, axes, monoid, loop)
+        total = self.put(loop, tile.TileFold(self.name("v"), tuple(axes), monoid, v.name))
+        if old is None:
+            return total
+        if isinstance(old, Var):
+            return self.put(loop, tile.Combine(self.name("v"), MONOIDS[monoid].combine, old.name, total.name))
+        return self.map(loop, T.Binary(MONOIDS[monoid].combine, old, total))
+
     # ---- sweeps
 
     def partial(self, t: T.Fold, inner: _Loop) -> list[Var]:
         """The states of a fold over the loop's axis: partial results for each position of the folded tile."""
-        x = self.masked(t.x, t.axes, t.monoid, inner)
         row = MONOIDS[t.monoid]
+        if t.monoid == "add" and is_contraction(t.x, t.axes):
+            total = self.carry(inner, "r", sorted(t.free), t.dtype, t.monoid)
+            inner.yields[total.name] = self.folded(t.x, t.axes, t.monoid, inner, total).name
+            return [total]
+        x = self.masked(t.x, t.axes, t.monoid, inner)
         if not row.pair:
             state = self.carry(inner, "r", x.axes, T.fold_type(t.monoid, x.dtype), t.monoid)
             self.combine(inner, row.combine, state, x)
@@ -277,25 +308,93 @@ class _Tiling:
         made = self.put(loop, tile.Combine(self.name("v"), monoid, state.name, x.name))
         loop.yields[state.name] = made.name
 
+    # ---- streams
+
+    def by_tiles(self, t: T.Stream) -> bool:
+        """Whether each step folds the contributions of its tile at once; else each position of a tile has own states.
+
+        The latter saves a fold a step, where a state with the tile's positions is no larger than a loaded tile.
+        """
+        loads = [k.free for k in postorder(t) if isinstance(k, T.Load)]
+        fits = all(any((c.update.free | {t.axis}) <= axes for axes in loads) for c in t.carries)
+        return steps(t) is not None and not fits
+
     def open_states(self, t: T.Stream, inner: _Loop) -> None:
-        """The states of a stream, one for each position of the step's tile."""
+        """Make the states of a stream."""
         declared = {s.name: s for s in postorder(t) if isinstance(s, T.State)}
+        own = set() if self.by_tiles(t) else {t.axis}
         for c in t.carries:
             state = declared.get(c.name)
-            axes = {*(state.axes if state else c.update.free), t.axis}
-            if c.update.free - axes:
+            axes = set(state.axes if state else c.update.free - {t.axis})
+            if c.update.free - axes - {t.axis}:
                 raise IRError(f"stream {t.axis}: the update of {c.name} has axes that the state lacks")
-            inner.carried.append(Carried(c.name, tuple(a for a in self.axes if a in axes), c.dtype, c.monoid))
-            self.values[c.name] = Var(c.name, c.dtype, inner.carried[-1].axes)
+            carried = Carried(c.name, tuple(a for a in self.axes if a in axes | own), c.dtype, c.monoid)
+            inner.carried.append(carried)
+            self.values[c.name] = Var(c.name, c.dtype, carried.axes)
             if state:
                 inner.known[state] = self.values[c.name]
+
+    def step(self, t: T.Stream, inner: _Loop) -> None:
+        """Write the next values of a stream's states."""
+        axis, split = self.axes[t.axis], steps(t)
+        if split is None:
+            inner.yields.update({c.name: self.value(c.update, inner).name for c in t.carries})
+            return
+        for s in split:
+            old = self.values[s.carry.name]
+            scaled = self.scaled(s, old, inner)
+            if self.by_tiles(t):
+                new = self.folded(s.part, (t.axis,), s.carry.monoid, inner, scaled)
+            else:
+                row, part = MONOIDS[s.carry.monoid].combine, self.operand(s.part, inner, s.part.free)
+                new = self.map(inner, T.Binary(row, scaled, part))
+            inner.known[s.carry.update] = new
+            if axis.extent % axis.tile and not self.by_tiles(t):
+                inside = T.Binary("lt", T.Index(axis.name), T.number(axis.extent))
+                new = self.map(inner, T.Select(inside, new, old))
+            inner.yields[s.carry.name] = new.name
+
+    def scaled(self, s: Step, old: Var, loop: _Loop) -> Term:
+        """An old state rescaled by its ratio to the new one."""
+        if s.scale is None or s.ratio is None:
+            return old
+        return T.Binary(s.scale, self.operand(s.ratio, loop, s.ratio.free), old)
+
+    def close_states(self, t: T.Stream, loop: _Loop) -> None:
+        """The results of a stream: its last states, merged over the positions of a tile."""
+        results = {c.name: T.Stream(t.axis, t.carries, c.name) for c in t.carries}
+        if self.by_tiles(t):
+            loop.known.update({result: self.values[name] for name, result in results.items()})
+            return
+        split = steps(t)
+        if split is None or self.axes[t.axis].tile == 1:
+            for c in t.carries:
+                fold = tile.TileFold(self.name("v"), (t.axis,), c.monoid, c.name)
+                loop.known[results[c.name]] = self.put(loop, fold)
+            return
+        loop.known.update(
+            {k: self.values[k.name] for k in postorder(t) if isinstance(k, T.State) and k.name in results}
+        )
+        for s in split:
+            part = self.map(loop, self.scaled(s, self.values[s.carry.name], loop))
+            merged = self.put(loop, tile.TileFold(self.name("v"), (t.axis,), s.carry.monoid, part.name))
+            loop.known[s.carry.update] = loop.known[results[s.carry.name]] = merged
+
+    def at_once(self, t: T.Stream, loop: _Loop) -> Var:
+        """A stream whose axis one tile covers: each state is the fold of its contributions, given the final others."""
+        split = steps(t)
+        if split is None:
+            raise IRError(f"stream {t.axis}: its positions must be taken one by one")
+        for s in split:
+            total = self.folded(s.part, (t.axis,), s.carry.monoid, loop)
+            loop.known[s.carry.update] = loop.known[T.Stream(t.axis, t.carries, s.carry.name)] = total
+        return loop.known[t]
 
     def merged(self, t: Term, states: Sequence[Var], loop: _Loop) -> Var:
         """The result of a sweep from its states."""
         match t:
-            case T.Stream(axis, carries, result):
-                monoid = next(c.monoid for c in carries if c.name == result)
-                return self.put(loop, tile.TileFold(self.name("v"), (axis,), monoid, result))
+            case T.Fold(axes, monoid, _) if not states[0].free & set(axes):
+                return states[0]
             case T.Fold(axes, monoid, _) if not MONOIDS[monoid].pair:
                 return self.put(loop, tile.TileFold(self.name("v"), axes, monoid, states[0].name))
             case T.Fold(axes, monoid, _):
@@ -335,6 +434,15 @@ class _Tiling:
         nearer = self.map(loop, T.Select(_better(row.combine, step, best), where, position))
         loop.yields[position.name] = nearer.name
         return self.map(loop, T.Select(_better(row.combine, inner_best, best), inside, position))
+
+
+def is_contraction(x: Term, axes: Sequence[str]) -> bool:
+    """Whether `x` is a product of two floats that both go along `axes` and each have an axis of their own."""
+    match x:
+        case T.Binary("mul", a, b) if is_float(a.dtype) and is_float(b.dtype):
+            own = a.free - b.free and b.free - a.free and set(axes) <= a.free & b.free
+            return bool(own) and not _is(a, "recip") and not _is(b, "recip")
+    return False
 
 
 def _is(t: Term, op: str) -> bool:

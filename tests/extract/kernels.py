@@ -119,6 +119,20 @@ def streamed_rows():
     return case({"a": 4, "b": 70}, [x, out], put(out, (i("a"), i("b")), div(exp(sub(v, m)), z)))
 
 
+def masked_rows():
+    rows = np.random.default_rng(5).standard_normal((4, 70)).astype(np.float32)
+    rows[0, :40], rows[1, 33:], rows[2] = -np.inf, -np.inf, -np.inf
+    c = streamed_rows()
+    return Case(c.form, {"x": rows})
+
+
+def decayed_sum():
+    x, out = buffer("x", "f32", 4, 21), buffer("out", "f32", 4, role="output")
+    s = T.State("s", "f32", ("a",))
+    carry = T.Carry("s", "add", add(mul(s, f32(0.75)), load(x, i("a"), i("b"))))
+    return case({"a": 4, "b": 21}, [x, out], put(out, (i("a"),), T.Stream("b", (carry,), "s")))
+
+
 def contraction():
     x, w, out = buffer("x", "bf16", 9, 20), buffer("w", "bf16", 20, 6), buffer("out", "f32", 9, 6, role="output")
     total = T.fold("k", "add", mul(load(x, i("m"), i("k")), load(w, i("k"), i("n"))))
@@ -285,6 +299,7 @@ CASES = {
     "scaled rows": scaled_rows,
     "normalised rows": normalised_rows,
     "streamed rows": streamed_rows,
+    "decayed sum": decayed_sum,
     "contraction": contraction,
     "chain": chain,
     "streamed chain": streamed_chain,

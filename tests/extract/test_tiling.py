@@ -11,7 +11,7 @@ from ir.machine import H200
 from ir.schedule import parse_schedule
 from ir.tile_interp import run_tile
 from ir.tile_text import parse_tile, show_tile
-from tests.extract.kernels import CASES
+from tests.extract.kernels import CASES, masked_rows
 
 
 def program(c, line):
@@ -42,3 +42,15 @@ def test_every_listed_schedule_is_right(name):
         tiles.setdefault(tuple(sorted((a, t) for a, (t, _) in listed_tiles(line).items())), line)
     for line in list(tiles.values())[::2]:
         check(c, str(line))
+
+
+@pytest.mark.parametrize(
+    "line", ["WORK=points32", "WORK=t32 TILE=a:4,b:16", "WORK=t32 TILE=b:64", "WORK=t32 TILE=b:128"]
+)
+def test_a_stream_forgets_what_it_held_before_it_met_a_value_that_counts(line):
+    c = masked_rows()
+    x = c.inputs["x"].astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        p = np.exp(x - x.max(-1, keepdims=True))
+    got = run_tile(program(c, line), c.inputs, True)["out"]
+    np.testing.assert_allclose(got, p / p.sum(-1, keepdims=True), rtol=1e-9)
