@@ -233,8 +233,10 @@ class _Terms:
             position = T.binary("add", position, T.binary("mul", T.Index(self.axes.name(a)), T.number(s)))
         last = T.fold(self._names(folded), "max", T.select(hit, position, T.number(-1)))
         index = {
-            self.axes.name(a): T.binary("mod", T.binary("floordiv", last, T.number(s)), T.number(a.extent))
-            for a, s in zip(atoms, strides, strict=True)
-            if a.extent
+            self.axes.name(a): T.binary("floordiv", last, T.number(s))
+            if k == 0
+            else T.binary("mod", T.binary("floordiv", last, T.number(s)), T.number(a.extent))
+            for k, (a, s) in enumerate(zip(atoms, strides, strict=True))
+            if s
         }
         return T.select(T.binary("le", T.number(0), last), self.binder.bind(update, index), base)

@@ -316,8 +316,16 @@ def scattered() -> X.TensorProgram:
         X.Scatter(None, base, work, element, (at,)),
         X.Scatter(None, base, updates, (plus(source(0, 2), 1), source(1, 2)), (whole, at)),
         both,
+        X.Scatter("add", base, given("narrow", (6, 2)), element, (view(rows, (6, 2), [o(0)]),)),
         to("bf16", X.Scatter("add", to("bf16", base), to("bf16", updates), element, (at,))),
     )
+
+
+def swapped() -> X.TensorProgram:
+    """Work beside its own transpose, and turned about both dimensions at once."""
+    work = contract("ik,kj->ij", given("x", (4, 5)), given("w", (5, 4)))
+    turned = view(work, (4, 4), [plus(T.unary("neg", o(1)), 3), o(0)])
+    return program("swapped", apply("add", work, permute(work, 1, 0)), apply("mul", work, turned))
 
 
 def scanned() -> X.TensorProgram:
@@ -381,7 +389,7 @@ WRITTEN: dict[str, Callable[[], X.TensorProgram]] = {
     f.__name__: f
     for f in (
         root_mean_square, layer_norm, softmax, grouped_attention, self_product, conflicting_reshapes, merged_and_split,
-        moved, gathered, scattered, scanned, positions_of_extremes, empty, without_dimensions, replaced,
+        moved, swapped, gathered, scattered, scanned, positions_of_extremes, empty, without_dimensions, replaced,
     )
 }  # fmt: skip
 POSITIONS = {"rows": 4, "whole": 5}
