@@ -11,7 +11,7 @@ import torch
 
 from eggtile.pipeline import Compiled, Options, compile_program
 from eggtile.reference import private_copy, relative_error, run_eager, run_in_float64, unit_roundoff
-from eggtile.runtime import CpuExecution
+from eggtile.runtime import execution_for
 
 EAGER_FACTOR = 2.0
 
@@ -72,10 +72,10 @@ def check_compiled_on_cpu(
     """Run the emitted text on the CPU in every thread order; all orders must give the same bits and pass the gate."""
     eager, exact = run_eager(fn, inputs), run_in_float64(fn, inputs)
     notes = compiled.captured.program.notes
-    execution = CpuExecution(compiled)
     verdict, first = None, None
     for order in orders:
-        got = execution.run([private_copy(t) for t in inputs], order)
+        execution = execution_for(compiled, torch.device("cpu"), order=order)
+        got = execution.outputs_and_inputs([private_copy(t) for t in inputs])
         if first is not None and not all(_same_bits(a, b) for a, b in zip(got, first, strict=True)):
             return Verdict("cpu", math.inf, 0.0, False, f"order {order} gives other bits than {orders[0]}", notes)
         verdict = judge("cpu", got, eager, exact, notes)

@@ -11,12 +11,9 @@ from typing import Annotated, Any, NoReturn
 import rich
 import torch
 import typer
-from codegen.compile import CompileError, compile_text
-from egraph.dump import FORMATS
-from egraph.laws import LAWS
-from extract.spaces import space
 from rich.table import Table
 
+from codegen.compile import CompileError, compile_text
 from eggtile.capture import CaptureError
 from eggtile.check import check_compiled_on_cpu
 from eggtile.clock import Clock
@@ -25,6 +22,9 @@ from eggtile.explore import report
 from eggtile.pipeline import Compiled, Options, RequestError, capture_and_lower, choose_forms, compile_kernels
 from eggtile.source import Source, SourceError, load
 from eggtile.views import EARLY, PassLog, dump_levels, show_level
+from egraph.dump import FORMATS
+from egraph.laws import LAWS
+from extract.spaces import space
 from ir.node import IRError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from eggtile.pipeline import Compiled, Region
 from egraph.graph import EGraph
 from egraph.laws import LAWS
 from extract.cost import kernel_cost, sweeps
 from extract.key import canonical
-from ir.loop_interp import run_form, run_loop
-
-from eggtile.pipeline import Compiled, Region
 from ir.dtype import Array, is_float, numpy_type
 from ir.loop import Form, KernelForm, LoopProgram
+from ir.loop_interp import run_form, run_loop
 from ir.machine import Machine
 
 CLASSES = ("exact", "finite", "reassociating", "rounding", "approximate")

@@ -6,21 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+
 from codegen.emit import emit
 from codegen.lower import lower_tile
+from eggtile.capture import Captured, capture
+from eggtile.clock import Clock
 from egraph.graph import EGraph
 from egraph.saturate import saturate
 from extract.forms import default_form, forms
 from extract.key import Canonical, canonical
 from extract.spaces import default_schedule, space
 from extract.tiling import tile_program
-from ir.lower import CallStep, Lowered, lower
-
-from eggtile.capture import Captured, capture
-from eggtile.clock import Clock
 from ir.dtype import DTYPES
 from ir.kernel import KernelProgram
 from ir.loop import Buffer, Form, KernelForm, LoopProgram
+from ir.lower import CallStep, Lowered, lower
 from ir.machine import MACHINES, Machine
 from ir.node import IRError
 from ir.schedule import Schedule
@@ -81,9 +81,10 @@ class Region:
 
 @dataclass
 class Compiled:
-    """A program on its way to a machine; stages fill it in order."""
+    """A program on its way to a machine; stages fill it in order. `arity` counts the inputs that a caller passes."""
 
     captured: Captured
+    arity: int
     lowered: Lowered
     options: Options
     clock: Clock
@@ -118,7 +119,7 @@ def capture_and_lower(
         captured = capture(fn, inputs, name)
     with clock.span("lower"):
         lowered = lower(captured.program)
-    return Compiled(captured, lowered, options, clock)
+    return Compiled(captured, len(inputs), lowered, options, clock)
 
 
 def choose_forms(compiled: Compiled) -> Compiled:

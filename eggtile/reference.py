@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -47,21 +46,26 @@ def _is_container(args: Sequence[Any]) -> bool:
     return not any(isinstance(a, torch.dtype) for a in args)
 
 
-def widened(value: Any) -> Any:
-    """A private copy of a tensor or module in float64 (integers and bools are copied as they are)."""
-    if isinstance(value, torch.Tensor):
-        copied = value.detach().clone(memory_format=torch.preserve_format)
-        return copied.double() if value.dtype in FLOATS else copied
-    if isinstance(value, torch.nn.Module):
-        return copy.deepcopy(value).double()
-    return value
+def widened(t: torch.Tensor) -> torch.Tensor:
+    """A private copy in float64 (integers and bools are copied as they are)."""
+    copied = t.detach().clone(memory_format=torch.preserve_format)
+    return copied.double() if t.dtype in FLOATS else copied
+
+
+def with_parameters(fn: Callable[..., Any], change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+    """The program with `change` applied to the parameters and buffers of a module; the module stays as it is."""
+    if not isinstance(fn, torch.nn.Module):
+        return fn
+    module = fn
+    changed = {n: change(t) for n, t in (*module.named_parameters(), *module.named_buffers())}
+    return lambda *args: torch.func.functional_call(module, changed, args)
 
 
 def run_in_float64(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The program's outputs in float64, then its inputs as it leaves them."""
     private = [widened(t) for t in inputs]
     with torch.no_grad(), _InDouble():
-        out = (widened(fn) if isinstance(fn, torch.nn.Module) else fn)(*private)
+        out = with_parameters(fn, widened)(*private)
     return [*flat_tensors(out), *private]
 
 
@@ -69,7 +73,7 @@ def run_eager(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[to
     """The program's outputs as PyTorch computes them, then its inputs as it leaves them (on private copies)."""
     private = [private_copy(t) for t in inputs]
     with torch.no_grad():
-        out = fn(*private)
+        out = with_parameters(fn, lambda t: t.detach().clone())(*private)
     return [*flat_tensors(out), *private]
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 
 from codegen.compile import compile_text
 from codegen.disassemble import to_sass
+from eggtile.pipeline import Compiled, Region, RequestError
 from egraph.dump import to_text
 from ir.kernel_text import show_kernel
 from ir.loop_text import show_form, show_loop
 from ir.tensor_text import show_tensor
 from ir.tile_text import show_tile
-
-from eggtile.pipeline import Compiled, Region, RequestError
 
 
 def _each(compiled: Compiled, show: Callable[[Region], str]) -> str:
