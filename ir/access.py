@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ir import tensor as X
 from ir import term as T
-from ir.node import IRError
+from ir.tensor import extents
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,6 @@ class Access:
 
     operand: X.Tensor
     index: tuple[T.Term, ...]
-
-
-def extents(shape: tuple[X.Dim, ...]) -> tuple[int, ...]:
-    """A shape as numbers; raises where a symbol is not bound."""
-    for e in shape:
-        if not isinstance(e, int):
-            raise IRError(f"extent {e} is symbolic; bind the program's symbols first")
-    return tuple(int(e) for e in shape)
 
 
 def coordinate(k: int) -> T.Index:

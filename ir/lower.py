@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ir import tensor as X
 from ir import term as T
-from ir.access import aligned, coordinate, extents, positions
+from ir.access import aligned, coordinate, positions
 from ir.axes import Atom, Axes
 from ir.bind import Binder, substitute
 from ir.dtype import DTYPES
@@ -17,6 +17,7 @@ from ir.ops import BINARY, MONOIDS, UNARY
 from ir.regions import Region, regions, tensors
 from ir.steps import CallStep as CallStep
 from ir.steps import Lowered as Lowered
+from ir.tensor import extents
 
 
 def lower(program: X.TensorProgram) -> Lowered:

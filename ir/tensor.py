@@ -18,6 +18,14 @@ Dim = int | str
 """An extent: a number, or the text of an integer expression over symbols that `bind` replaces."""
 
 
+def extents(shape: tuple[Dim, ...]) -> tuple[int, ...]:
+    """A shape as numbers; raises where a symbol is not bound."""
+    for e in shape:
+        if not isinstance(e, int):
+            raise IRError(f"extent {e} is symbolic; bind the program's symbols first")
+    return tuple(int(e) for e in shape)
+
+
 class Tensor(Node):
     """Base of tensor nodes."""
 

@@ -12,6 +12,7 @@ from ir import tensor as X
 from ir import term as T
 from ir.dtype import Array
 from ir.node import IRError, postorder
+from ir.tensor import extents
 
 Callee = Callable[..., Sequence[Array]]
 
@@ -39,14 +40,6 @@ def run_tensor(
             if not uses[k]:
                 interpreter.values.pop(k, None)
     return {r.name: interpreter.values[r.value].copy() for r in program.results}
-
-
-def extents(shape: Sequence[X.Dim]) -> tuple[int, ...]:
-    """A shape as numbers; raises where a symbol is not bound."""
-    for e in shape:
-        if not isinstance(e, int):
-            raise IRError(f"extent {e} is symbolic; bind the program's symbols first")
-    return tuple(int(e) for e in shape)
 
 
 def _operator(t: X.Map) -> tuple[str, tuple[X.Tensor, ...]]:

@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from keyword import iskeyword
 
 import numpy as np
 
@@ -104,7 +105,7 @@ class _Printer:
             case T.Extent(axis):
                 return f"extent({axis})", _ATOM
             case T.Identity(monoid):
-                return f"identity.{monoid}", _ATOM
+                return f"identity.{_word(monoid)}", _ATOM
             case T.Load(buffer, _, index):
                 return f"{buffer}[{', '.join(map(arg, index)) if index else '()'}]", _ATOM
             case T.Unary("neg", x) if not isinstance(x, T.Const):
@@ -125,9 +126,9 @@ class _Printer:
             case T.Round(type_, origin, x):
                 return f"{type_}.{origin}({arg(x)})", _ATOM
             case T.Fold(axes, monoid, x):
-                return f"{monoid}[{', '.join(axes)}]({arg(x)})", _ATOM
+                return f"{_word(monoid)}[{', '.join(axes)}]({arg(x)})", _ATOM
             case T.Scan(axis, monoid, x):
-                return f"scan.{monoid}[{axis}]({arg(x)})", _ATOM
+                return f"scan.{_word(monoid)}[{axis}]({arg(x)})", _ATOM
             case T.At(axis, index, x):
                 return f"at({arg(x)}, {axis}={arg(index)})", _ATOM
             case T.State(name):
@@ -136,7 +137,7 @@ class _Printer:
                 state = _state_of(update, name)
                 own = ", ".join(state.axes) if state else ""
                 return (
-                    f"{name}=carry({monoid}, {state.type if state else 'any'}, [{own}], {arg(update)})",
+                    f"{name}=carry({_word(monoid)}, {state.type if state else 'any'}, [{own}], {arg(update)})",
                     _ATOM,
                 )
             case T.Stream(axis, carries, result):
@@ -144,6 +145,11 @@ class _Printer:
             case T.Prefix(which, axis, x):
                 return f"{which}[{axis}]({arg(x)})", _ATOM
         raise AssertionError(f"no text for {type(t).__name__}")
+
+
+def _word(name: str) -> str:
+    """The name of an operator where Python's keywords may not stand."""
+    return f"{name}_" if iskeyword(name) else name
 
 
 def _under_states(order: list[T.Term]) -> set[T.Term]:
@@ -243,7 +249,7 @@ class _Parser:
             case ast.Subscript(value=ast.Name(id=buffer), slice=index):
                 return self._load(node, buffer, index)
             case ast.Attribute(value=ast.Name(id="identity"), attr=monoid):
-                return T.Identity(monoid)
+                return T.Identity(monoid.rstrip("_"))
             case ast.Attribute(value=ast.Name(id="old"), attr=state):
                 if state not in self.scope.states:
                     raise self.fail(node, f"no state is named {state}")
@@ -289,12 +295,12 @@ class _Parser:
                 return T.Unary(op.rstrip("_"), self.term(args[0]))
             case ast.Name(id=op) if op in BINARY and len(args) == 2:
                 return T.Binary(op, self.term(args[0]), self.term(args[1]))
-            case ast.Subscript(value=ast.Name(id=monoid), slice=axes) if monoid in MONOIDS:
-                return T.Fold(self.names(axes), monoid, self.term(args[0]))
+            case ast.Subscript(value=ast.Name(id=monoid), slice=axes) if monoid.rstrip("_") in MONOIDS:
+                return T.Fold(self.names(axes), monoid.rstrip("_"), self.term(args[0]))
             case ast.Subscript(value=ast.Name(id=which), slice=axis):
                 return T.Prefix(which, self.name(axis), self.term(args[0]))
             case ast.Subscript(value=ast.Attribute(value=ast.Name(id="scan"), attr=monoid), slice=axis):
-                return T.Scan(self.name(axis), monoid, self.term(args[0]))
+                return T.Scan(self.name(axis), monoid.rstrip("_"), self.term(args[0]))
         raise self.fail(node, f"{ast.unparse(node.func)} is not an operator of {len(args)} operands")
 
     def _constant(self, node: ast.Call, dtype: str) -> T.Term:
@@ -309,7 +315,7 @@ class _Parser:
             if not isinstance(k.value, ast.Call) or len(k.value.args) != 4:
                 raise self.fail(k, "a state is written name=carry(monoid, dtype, [axes], update)")
             monoid, dtype, axes, update = k.value.args
-            headers.append((str(k.arg), self.name(monoid), self.name(dtype), self.names(axes), update))
+            headers.append((str(k.arg), self.name(monoid).rstrip("_"), self.name(dtype), self.names(axes), update))
         outer = dict(self.scope.states)
         self.scope.states.update({n: T.State(n, d, a) for n, _, d, a, _ in headers})
         carries = tuple(T.Carry(n, m, self.term(u)) for n, m, _, _, u in headers)
