@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ir import term as T
-from ir.dtype import DTYPES, DType, is_float
+from ir.dtype import DTYPES, DType, is_float, is_integer
 from ir.node import postorder
 from ir.term import Term
 
@@ -56,6 +56,7 @@ class Ranges:
     def __init__(self, leaves: Mapping[Term, Interval]) -> None:
         self.leaves = leaves
         self.memo: dict[Term, Interval] = {}
+        self.forms: dict[Term, Affine] = {}
 
     def of(self, t: Term) -> Interval:
         """The interval of an integer or bool term."""
@@ -149,18 +150,24 @@ class Ranges:
 
     def affine(self, t: Term) -> Affine:
         """The affine form of an integer term; a subterm that may wrap or is not affine is an atom."""
-        exact = self._exact(t)
+        if t not in self.forms:
+            for s in postorder(t):
+                if s not in self.forms and is_integer(s.dtype):
+                    self.forms[s] = self._form(s)
+        return self.forms[t]
+
+    def _form(self, t: Term) -> Affine:
         match t:
             case T.Const():
                 return Affine({}, int(t.value))
-            case T.Unary("neg", x) if exact:
-                return self.affine(x).scaled(-1)
-            case T.Round(_, _, x) if exact:
-                return self.affine(x)
-            case T.Binary("add", x, y) if exact:
-                return self.affine(x).plus(self.affine(y))
-            case T.Binary("mul", x, T.Const() as c) | T.Binary("mul", T.Const() as c, x) if exact:
-                return self.affine(x).scaled(int(c.value))
+            case T.Unary("neg", x) if self._exact(t):
+                return self.forms[x].scaled(-1)
+            case T.Round(_, _, x) if self._exact(t):
+                return self.forms[x]
+            case T.Binary("add", x, y) if self._exact(t):
+                return self.forms[x].plus(self.forms[y])
+            case T.Binary("mul", x, T.Const() as c) | T.Binary("mul", T.Const() as c, x) if self._exact(t):
+                return self.forms[x].scaled(int(c.value))
         return Affine({t: 1}, 0)
 
     def _exact(self, t: Term) -> bool:
@@ -178,31 +185,44 @@ Run = tuple[int, int]
 
 def run_along(t: Term, axis: str, width: int) -> Run | None:
     """The run of `t` at coordinate width*u + e of `axis` for 0 <= e < width; None where it is no run."""
-    return run(t, lambda leaf: (1, width) if leaf is T.Index(axis) else None, width)
+
+    def leaf(s: Term) -> Run | None:
+        return (1, width) if s is T.Index(axis) else None if axis in s.free else (0, 1)
+
+    return run(t, leaf, width)
 
 
 def divisor(t: Term, known: Mapping[Term, int]) -> int:
     """A number that divides every value of an integer term, given those of leaves; 0 where the value is 0."""
-    found = run(t, lambda leaf: (0, known[leaf]) if leaf in known else None, 1)
+    found = run(t, lambda leaf: (0, known.get(leaf, 1)), 1)
     return 1 if found is None else found[1]
 
 
-def run(t: Term, leaf: Callable[[Term], Run | None], width: int) -> Run | None:
-    """The run of `t` for 0 <= e < width; `leaf` gives those of the leaves that it knows."""
+def run(root: Term, leaf: Callable[[Term], Run | None], width: int) -> Run | None:
+    """The run of a term for 0 <= e < width; `leaf` gives those of the leaves, None for one that moves otherwise."""
+    memo: dict[Term, Run | None] = {}
+    for t in postorder(root):
+        memo[t] = _run_node(t, leaf, width, memo)
+    return memo[root]
+
+
+def _run_node(
+    t: Term, leaf: Callable[[Term], Run | None], width: int, memo: Mapping[Term, Run | None]
+) -> Run | None:
     match t:
-        case T.Const():
+        case T.Const() if is_integer(t.type):
             return 0, abs(int(t.value))
-        case T.Unary("neg", x) if (inner := run(x, leaf, width)) is not None:
+        case T.Unary("neg", x) if (inner := memo[x]) is not None:
             return -inner[0], inner[1]
-        case T.Round(_, _, x) if not is_float(x.dtype):
-            return run(x, leaf, width)
-        case T.Binary(op, x, y) if op in ("add", "mul", "floordiv", "truncdiv", "mod", "fmod"):
-            left, right = run(x, leaf, width), run(y, leaf, width)
+        case T.Round(_, _, x) if is_integer(x.dtype):
+            return memo[x]
+        case T.Binary("add" | "mul" | "floordiv" | "truncdiv" | "mod" | "fmod" as op, x, y):
+            left, right = memo[x], memo[y]
             if left is not None and right is not None:
                 return _run_of(op, left, right, width, t)
     if not t.terms:
-        return leaf(t) or (0, 1)
-    steady = all((leaf(s) or (0, 1))[0] == 0 for s in postorder(t) if not s.terms)
+        return leaf(t)
+    steady = all((moves := memo[k]) is not None and moves[0] == 0 for k in t.terms)
     return (0, 1) if steady else None
 
 
