@@ -193,6 +193,16 @@ part i: grid 5/1, k: grid 50/64
   v0 = load x[q, k]
   store y[i, k] = v0
 """,
+    "gather along vectors": """tile c
+schedule WORK=t32 TILE=k:64/v4
+buffer x: f32[9] input
+buffer where_: i64[64] input
+buffer y: f32[64] output
+part k: grid 64/64
+  q = load where_[k]
+  v0 = load x[q]
+  store y[k] = v0
+""",
     "indices past the ends": """tile c
 schedule WORK=t128 TILE=k:64
 buffer x: f32[50] input
