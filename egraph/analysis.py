@@ -71,7 +71,7 @@ def axis_rules(constructors: Iterable[Constructor]) -> str:
             case "Prefix":
                 free, folded = f"(set-insert {free} a0)", f"(set-remove {folded} a0)"
             case "Whole":
-                folded = "(set-empty)"
+                folded = f"(set-diff {folded} a0)"
             case "At":
                 free, folded = "(set-union (set-remove fa2 a0) fa1)", "(set-empty)"
         atom = " (atom e)" if c.op not in ("Unary", "Binary", "Prefix") else ""
@@ -149,7 +149,7 @@ SIGNS = """
 (rule ((= e (Binary "add" x y)) (positive x) (positive y)) ((positive e)) :ruleset facts)
 (rule ((= e (Fold s "add" x)) (positive x)) ((positive e)) :ruleset facts)
 (rule ((= e (Round d o x)) (positive x) (< d 8)) ((positive e)) :ruleset facts)
-(rule ((= e (Whole x)) (positive x)) ((positive e)) :ruleset facts)
+(rule ((= e (Whole s x)) (positive x)) ((positive e)) :ruleset facts)
 (rule ((= e (Unary "exp" x)) (nonpositive x)) ((bounded e)) :ruleset facts)
 (rule ((= e (Unary "tanh" x))) ((bounded e) (safe e)) :ruleset facts)
 (rule ((= e (Unary "sigmoid" x))) ((safe e)) :ruleset facts)
@@ -178,6 +178,8 @@ ORDER = """
 (rule ((= d (Binary "addz" x y)) (nonpositive x) (nonpositive y)) ((nonpositive d)) :ruleset facts)
 (rule ((= d (Round t o x)) (nonpositive x)) ((nonpositive d)) :ruleset facts)
 (rule ((= d (Select p x y)) (nonpositive x) (nonpositive y)) ((nonpositive d)) :ruleset facts)
+(rule ((= w (Whole s m)) (le x m)) ((le x w)) :ruleset facts)
+(rule ((= w (Whole s m)) (le m x)) ((le w x)) :ruleset facts)
 (rule ((nonpositive d)) ((safe d)) :ruleset facts)
 """
 

@@ -3,7 +3,7 @@
 Under prefix semantics a fold over j is cut to a prefix wherever it stands. A fold that does not depend on j but holds
 completed folds over j (a projection of what an earlier chain over j made) should not be cut by a later chain over j:
 recomputing it at each step is never wanted, and the two chains would otherwise be one. Its readers see it through the
-constructor `Whole`, which hides its folds; no law looks through it.
+constructor `Whole`, which hides its folds over those axes; no factoring looks through it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Axes = frozenset[str]
 NONE: Axes = frozenset()
 
 
-def kept_whole(terms: Sequence[T.Term]) -> tuple[T.Fold, ...]:
-    """Of terms in postorder, the folds that hold completed folds over an axis of a fold around them, free of that axis."""
+def kept_whole(terms: Sequence[T.Term]) -> dict[T.Term, Axes]:
+    """Of terms in postorder: the folds that are kept whole, each with the axes over which it is."""
     around: dict[T.Term, Axes] = {}
     for t in reversed(terms):
         own = around.get(t, NONE)
@@ -26,19 +26,19 @@ def kept_whole(terms: Sequence[T.Term]) -> tuple[T.Fold, ...]:
         for k in t.terms:
             around[k] = around.get(k, NONE) | own
     folded: dict[T.Term, Axes] = {}
-    whole = []
+    whole: dict[T.Term, Axes] = {}
     for t in terms:
         inside = NONE.union(*(folded[k] for k in t.terms))
         match t:
             case T.Fold(axes, _, x):
-                if (inside - x.free - frozenset(axes)) & around.get(t, NONE):
-                    whole.append(t)
-                    inside = NONE
-                else:
-                    inside |= frozenset(axes)
+                inside |= frozenset(axes)
+                hidden = (inside - x.free) & around.get(t, NONE)
+                if hidden:
+                    whole[t] = hidden
+                    inside -= hidden
             case T.Extent(axis):
                 inside = frozenset((axis,))
             case T.At():
                 inside = NONE
         folded[t] = inside
-    return tuple(whole)
+    return whole

@@ -102,7 +102,7 @@ def tensor_constructor(arity: int) -> Constructor:
     return Constructor(f"Tensor{arity}", "Tensor", ("text", *["term"] * arity))
 
 
-WHOLE = Constructor("Whole", "Whole", ("term",))
+WHOLE = Constructor("Whole", "Whole", ("axes", "term"))
 FIXED = (*(_constructor(op, 0) for op in CLASSES if op != "Load"), WHOLE)
 PREFIX_CONSTRUCTORS = tuple(Constructor(name, "Prefix", ("text", "term")) for name in PREFIXES.values())
 
@@ -172,7 +172,8 @@ def encode(roots: Iterable[T.Term], tags: Iterable[tuple[str, T.Term, tuple[T.Te
             axis_lists.add(t.axes)
     if whole:
         used[WHOLE.name] = WHOLE
-        lines[WHOLE.name] = [f"{seen_as[t]}\t{number[t]}" for t in whole]
+        lines[WHOLE.name] = [f"{seen_as[t]}\t{' '.join(sorted(axes))}\t{number[t]}" for t, axes in whole.items()]
+        axis_lists.update(tuple(sorted(axes)) for axes in whole.values())
     text = [c.row_signature for c in used.values()]
     for axes in sorted(axis_lists):
         members = " ".join(f'"{a}"' for a in axes)

@@ -207,7 +207,6 @@ def sweepable(
 def _built(nodes: Classes, axis: str, states: set[int]) -> set[int]:
     """Classes with a term for one step along `axis` that reads the given states and completes no fold over the axis."""
 
-    # a value kept whole, or under At, is there before the stream starts
     def usable(n: ENode) -> bool:
         match n.op:
             case "Prefix":
@@ -217,7 +216,14 @@ def _built(nodes: Classes, axis: str, states: set[int]) -> set[int]:
         return True
 
     def needs(n: ENode) -> tuple[int, ...]:
-        return () if n.op in ("Prefix", "Whole") else n.children[:1] if n.op == "At" else n.children
+        match n.op:
+            case "Prefix":
+                return ()
+            case "Whole":  # there before the stream starts
+                return () if axis in n.payload else n.children
+            case "At":
+                return n.children[:1]
+        return n.children
 
     return _closed(nodes, usable, needs)
 
