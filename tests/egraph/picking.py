@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from egraph.graph import EGraph, ENode
 from ir import term as T
 
 Cost = tuple[int, int, int]
+Best = dict[int, tuple[Cost, ENode | None]]
 TERMS: dict[str, Callable[..., T.Term]] = {
     "Const": T.Const, "Index": T.Index, "Extent": T.Extent, "Identity": T.Identity, "Unary": T.Unary,
     "Binary": T.Binary, "Select": T.Select, "Round": T.Round, "Scan": T.Scan, "At": T.At,
@@ -25,13 +26,19 @@ def rebuilt(n: ENode, kids: list[T.Term]) -> T.Term:
 
 
 class Pick:
-    """Ways with the fewest unsafe exponentials, then the fewest sweeps over `axis`, then the fewest nodes."""
+    """Ways with the fewest unsafe exponentials, then the fewest sweeps over `axis`, then the fewest nodes.
+
+    `outer` are the ways outside streams (None: a stream), `inner` those for one step of a stream over the axis, where
+    a class that completes a fold over it is a value made before the stream.
+    """
 
     def __init__(self, graph: EGraph, axis: str) -> None:
         self.graph, self.axis = graph, axis
         self.states = {c for c, j in graph.streams if j == axis}
-        self.inner = self._best(self._inner_cost)
-        self.outer = self._best(self._outer_cost)
+        self.inner: Best = {}
+        self.outer: Best = {}
+        while self._improved():
+            pass
 
     @property
     def sweeps(self) -> int:
@@ -45,14 +52,14 @@ class Pick:
 
     def terms(self) -> list[T.Term]:
         """The results as terms, with streams."""
-        memo: dict[int, T.Term] = {}
-        return [self._term(r, memo) for r in self.graph.roots]
+        self.memo: dict[int, T.Term] = {}
+        return [self._term(r) for r in self.graph.roots]
 
-    def _term(self, c: int, memo: dict[int, T.Term]) -> T.Term:
-        if c not in memo:
+    def _term(self, c: int) -> T.Term:
+        if c not in self.memo:
             way = self.outer[c][1]
-            memo[c] = self._stream(c) if way is None else rebuilt(way, [self._term(k, memo) for k in way.children])
-        return memo[c]
+            self.memo[c] = self._stream(c) if way is None else rebuilt(way, [self._term(k) for k in way.children])
+        return self.memo[c]
 
     def _stream(self, c: int) -> T.Term:
         carries: dict[int, T.Carry] = {}
@@ -60,16 +67,16 @@ class Pick:
         while wanted:
             x = wanted.pop()
             if x not in carries:
-                memo: dict[int, T.Term] = {}
-                update = self._step(self.graph.new[self.axis, x], memo, wanted)
+                update = self._step(self.graph.new[self.axis, x], {}, wanted)
                 carries[x] = T.Carry(f"s{x}", self._monoid(x), update)
         return T.Stream(self.axis, tuple(carries[x] for x in sorted(carries)), f"s{c}")
 
     def _step(self, c: int, memo: dict[int, T.Term], wanted: list[int]) -> T.Term:
         if c not in memo:
             way = self.inner[c][1]
-            assert way is not None
-            if way.op == "Prefix":
+            if way is None:
+                memo[c] = self._term(c)
+            elif way.op == "Prefix":
                 x = way.children[0]
                 wanted.append(x)
                 memo[c] = T.State(f"s{x}", self.graph.dtype[x], tuple(sorted(self.graph.free[x])))
@@ -78,44 +85,36 @@ class Pick:
         return memo[c]
 
     def _monoid(self, c: int) -> str:
-        return next(
-            str(n.payload[-1]) for n in self.graph.classes[c] if n.op == "Fold" and self.axis in n.payload[:-1]
-        )
+        return next(str(n.payload[-1]) for n in self.graph.classes[c] if self._folds(n))
 
-    def _best(self, cost: Callable[[int, ENode | None, Mapping[int, tuple[Cost, ENode | None]]], Cost | None]):
-        best: dict[int, tuple[Cost, ENode | None]] = {}
-        changed = True
-        while changed:
-            changed = False
-            for c, nodes in self.graph.classes.items():
-                for way in (*nodes, None):
-                    found = cost(c, way, best)
-                    if found is not None and (c not in best or found < best[c][0]):
-                        best[c], changed = (found, way), True
-        return best
+    def _folds(self, n: ENode) -> bool:
+        return n.op == "Fold" and self.axis in n.payload[:-1]
 
-    def _inner_cost(self, c: int, way: ENode | None, best: Mapping[int, tuple[Cost, ENode | None]]) -> Cost | None:
-        if way is None or (way.op == "Fold" and self.axis in way.payload[:-1]):
-            return None
+    def _improved(self) -> bool:
+        better = False
+        for c, nodes in self.graph.classes.items():
+            for way in (*nodes, None):
+                for best, cost in ((self.outer, self._outer_cost(c, way)), (self.inner, self._inner_cost(c, way))):
+                    if cost is not None and (c not in best or cost < best[c][0]):
+                        best[c], better = (cost, way), True
+        return better
+
+    def _inner_cost(self, c: int, way: ENode | None) -> Cost | None:
+        if way is None:
+            return self.outer[c][0] if c in self.outer and any(map(self._folds, self.graph.classes[c])) else None
         if way.op == "Prefix":
             ready = way.payload == ("old", self.axis) and way.children[0] in self.states
             return (0, 0, 1) if ready else None
-        return self._sum(way, best)
+        return None if self._folds(way) else self._sum(way, self.inner)
 
-    def _outer_cost(self, c: int, way: ENode | None, best: Mapping[int, tuple[Cost, ENode | None]]) -> Cost | None:
+    def _outer_cost(self, c: int, way: ENode | None) -> Cost | None:
         if way is None:
-            if c not in self.states:
-                return None
-            unsafe, _, size = self.inner[self.graph.new[self.axis, c]][0]
-            return unsafe, 1, size + 1
-        if way.op == "Prefix":
-            return None
-        total = self._sum(way, best)
-        if total is not None and way.op == "Fold" and self.axis in way.payload[:-1]:
-            return total[0], total[1] + 1, total[2]
-        return total
+            update = self.inner.get(self.graph.new[self.axis, c]) if c in self.states else None
+            return update and (update[0][0], update[0][1] + 1, update[0][2] + 1)
+        total = None if way.op == "Prefix" else self._sum(way, self.outer)
+        return total and (total[0], total[1] + self._folds(way), total[2])
 
-    def _sum(self, n: ENode, best: Mapping[int, tuple[Cost, ENode | None]]) -> Cost | None:
+    def _sum(self, n: ENode, best: Best) -> Cost | None:
         if any(k not in best for k in n.children):
             return None
         kids = [best[k][0] for k in n.children]

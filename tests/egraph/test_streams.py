@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -81,3 +79,75 @@ def test_sweeps_are_found_and_compute_what_was_written(name: str) -> None:
 def test_strict_numerics_stream_nothing() -> None:
     p = program(CASES["attention"][0])
     assert Pick(saturate(p, "strict"), "j").sweeps == 3
+
+
+ROUNDED = f"{SCORES}\n{SOFT}\nbf16.op(add[j](bf16.op(p) * V[j, e]) / D)"
+ROUNDED_TEXTS = {
+    "unnormalised weights rounded": ROUNDED,
+    "weights cast after division": f"{SCORES}\n{SOFT}\nbf16.op(add[j](bf16.cast(p / D) * V[j, e]))",
+    "scores rounded": f"s := bf16.op(add[d](Q[i, d] * K[j, d]))\n{SOFT}\nbf16.op(add[j](bf16.op(p / D) * V[j, e]))",
+}
+HALF = {"Q": "bf16", "K": "bf16", "V": "bf16"}
+
+
+@pytest.mark.parametrize("name", ROUNDED_TEXTS)
+def test_roundings_move_out_of_the_way_by_default_and_not_when_strict(name: str) -> None:
+    p = program(ROUNDED_TEXTS[name], dtypes=HALF)
+    assert Pick(saturate(p, "strict"), "j").sweeps == (2 if name == "unnormalised weights rounded" else 3)
+    pick = Pick(saturate(p), "j")
+    assert pick.sweeps == 1
+    values = inputs(p)
+    agrees(p, pick, values)
+    for r, t in zip(p.results, pick.terms(), strict=True):
+        order = tuple(sorted(r.value.free))
+        rounded = evaluate(t, p.axes, values, order, exact=False)
+        exact = evaluate(r.value, p.axes, values, order, exact=True)
+        assert np.max(np.abs(rounded - exact)) < 0.02
+
+
+def test_without_the_streamed_rounding_law_rounded_weights_need_their_maximum_first() -> None:
+    p = program(ROUNDED_TEXTS["weights cast after division"], dtypes=HALF)
+    assert Pick(saturate(p, without=["rounding_passes_streamed_factor"]), "j").sweeps == 2
+
+
+@pytest.mark.parametrize("live", [0, 1, 4, 5])
+def test_a_row_that_is_masked_at_its_start_and_live_later_is_right(live: int) -> None:
+    p = program(
+        f"q := add[d](Q[i, d] * K[j, d])\ns := q if P[i, j] else f32(-inf)\n{SOFT}\nadd[j](p / D * V[j, e])",
+        dtypes={"P": "bool"},
+    )
+    pick = Pick(saturate(p), "j")
+    assert pick.sweeps == 1
+    values = inputs(p)
+    values["P"] = np.arange(AXES["j"]) >= np.array([live, live, 0])[: AXES["i"], None]
+    agrees(p, pick, values)
+
+
+def test_a_row_that_is_masked_everywhere_gives_what_was_written() -> None:
+    plain = "add[j](p / D * V[j, e])"
+    guarded = "add[j](p / D * V[j, e]) if f32(-inf) < m else f32(0.0)"
+    for result in (plain, guarded):
+        p = program(
+            f"q := add[d](Q[i, d] * K[j, d])\ns := q if P[i, j] else f32(-inf)\n{SOFT}\n{result}",
+            dtypes={"P": "bool"},
+        )
+        pick = Pick(saturate(p), "j")
+        assert pick.sweeps == 1
+        values = inputs(p)
+        values["P"] = np.array([[False] * 6, [True] * 6, [False, True] * 3])
+        agrees(p, pick, values)
+        (value,) = (evaluate(t, p.axes, values, ("e", "i"), exact=True) for t in pick.terms())
+        assert np.isnan(value[:, 0]).all() if result == plain else (value[:, 0] == 0).all()
+
+
+def test_two_chains_over_one_axis_stream_one_after_the_other() -> None:
+    first = f"{SCORES}\n{SOFT}\ny := add[j](p / D * V[j, e])\n"
+    second = (
+        "q2 := add[e](y * A[e, d])\nk2 := add[d](K[j, d] * B[d, e])\ns2 := add[d](q2 * C[j, d])\nm2 := max[j](s2)\n"
+        "p2 := exp(s2 - m2)\nD2 := add[j](p2)\nadd[j](p2 / D2 * V[j, f])"
+    )
+    p = program(first + second)
+    assert Pick(saturate(p, phases=()), "j").sweeps == 6
+    pick = Pick(saturate(p), "j")
+    assert pick.sweeps == 2
+    agrees(p, pick, inputs(p))
