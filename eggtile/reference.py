@@ -79,7 +79,7 @@ def run_eager(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[to
 
 def private_copy(t: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides, offset and overlaps, on storage of its own."""
-    base = torch.empty(0, dtype=t.dtype, device=t.device).set_(t.untyped_storage().clone())
+    base = torch.empty(0, dtype=t.dtype, device=t.device).set_(t.untyped_storage().clone())  # type: ignore[no-untyped-call]
     return base.as_strided(t.shape, t.stride(), t.storage_offset())
 
 

@@ -126,12 +126,13 @@ class Assembly:
         names = {buffer_of(c): n for c, n in zip(scratch, free, strict=False)}
         kernels = []
         for number, i in enumerate(order):
-            parts = [self._part(self.nodes[i], p, scratch, moved) for p in self.nodes[i].parts]
+            made = [self._part(self.nodes[i], p, scratch, moved) for p in self.nodes[i].parts]
+            parts = [p for p in made if p.stores]
             kernels.append(KernelForm(f"k{number}", _renamed(merged(parts), names)))
-        made = [replace(self.source.scratch(c), name=names[buffer_of(c)]) for c in scratch]
+        kept = [replace(self.source.scratch(c), name=names[buffer_of(c)]) for c in scratch]
         used = {a for k in kernels for a in _axes_of(k)}
         axes = {a: n for a, n in self.extents.items() if a in used or a in self.program.axes}
-        return Form(name, axes, (*self.program.buffers, *made), tuple(kernels))
+        return Form(name, axes, (*self.program.buffers, *kept), tuple(kernels))
 
     def _moved(self, read: set[int]) -> dict[int, Store]:
         """Classes that others read from the output buffer in which they are stored anyway."""

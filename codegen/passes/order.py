@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from codegen.passes.state import State
 from ir import term as T
 from ir import tile
-from ir.node import IRError, postorder
-from ir.tile import Statement, Stream, TileLoad, TileStore
+from ir.node import postorder
+from ir.tile import Statement, Stream, TileLoad, TilePart, TileStore
 
 Body = tuple[Statement, ...]
 
 
-def bodies(state: State, change: Callable[[Body], Body]) -> State:
-    """The state with `change` applied to every body, inner bodies first."""
+def bodies(state: State, change: Callable[[TilePart, Body], Body]) -> State:
+    """The state with `change` applied to every body of every part, inner bodies first."""
 
-    def go(body: Body) -> Body:
-        return change(tuple(replace(s, body=go(s.body)) if isinstance(s, Stream) else s for s in body))
+    def go(part: TilePart, body: Body) -> Body:
+        inner = (replace(s, body=go(part, s.body)) if isinstance(s, Stream) else s for s in body)
+        return change(part, tuple(inner))
 
-    parts = tuple(replace(p, body=go(p.body)) for p in state.tile.parts)
+    parts = tuple(replace(p, body=go(p, p.body)) for p in state.tile.parts)
     return replace(state, tile=replace(state.tile, parts=parts))
 
 
@@ -36,7 +37,7 @@ def hoist_loads(state: State) -> State:
     return bodies(state, _hoisted)
 
 
-def _hoisted(body: Body) -> Body:
+def _hoisted(part: TilePart, body: Body) -> Body:
     out: list[Statement] = []
     start = 0
     for s in body:
@@ -56,21 +57,24 @@ def _hoisted(body: Body) -> Body:
 
 def expand_contractions(state: State) -> State:
     """Every Mma becomes a product, its sum, and the addition of the accumulator."""
-    return bodies(state, lambda body: tuple(new for s in body for new in _expanded(s, state)))
+    buffers = {b.name: b for b in state.tile.buffers}
+
+    def change(part: TilePart, body: Body) -> Body:
+        if not any(isinstance(s, tile.Mma) for s in body):
+            return body
+        values = tile.infer(part, buffers)
+        return tuple(new for s in body for new in _expanded(s, values))
+
+    return bodies(state, change)
 
 
-def _expanded(s: Statement, state: State) -> Body:
+def _expanded(s: Statement, values: Mapping[str, T.Var]) -> Body:
     if not isinstance(s, tile.Mma):
         return (s,)
-    buffers = {b.name: b for b in state.tile.buffers}
-    for part in state.tile.parts:
-        values = tile.infer(part, buffers)
-        if s.out in values and s.a in values and s.b in values:
-            product = T.binary("mul", values[s.a], values[s.b])
-            total = s.out if s.acc is None else f"{s.out}_sum"
-            lines: Body = (
-                tile.Map(f"{s.out}_product", product),
-                tile.TileFold(total, s.over, "add", f"{s.out}_product"),
-            )
-            return lines if s.acc is None else (*lines, tile.Combine(s.out, "add", s.acc, total))
-    raise IRError(f"mma {s.out}: no part makes its operands")
+    product = T.binary("mul", values[s.a], values[s.b])
+    total = s.out if s.acc is None else f"{s.out}_sum"
+    lines: Body = (
+        tile.Map(f"{s.out}_product", product),
+        tile.TileFold(total, s.over, "add", f"{s.out}_product"),
+    )
+    return lines if s.acc is None else (*lines, tile.Combine(s.out, "add", s.acc, total))
