@@ -106,6 +106,9 @@ class Map(Tensor):
     inputs: tuple[Tensor, ...]
 
     def type_law(self) -> DType:
+        arity = 1 if self.op in UNARY else 2 if self.op in BINARY else 3
+        if len(self.inputs) != arity:
+            raise IRError(f"{self.op}: {len(self.inputs)} operands, not {arity}")
         values = [Var(f"v{k}", t.dtype, ()) for k, t in enumerate(self.inputs)]
         if self.op in UNARY:
             return Unary(self.op, *values).dtype

@@ -109,6 +109,10 @@ _BODY: dict[str, re.Pattern[str]] = {
 }
 
 
+_OPERANDS = {"convert": 1, "reduce": 1, "scan": 1, "contract": 2, "view": 1, "scatter": 2}
+"""The number of operands where it is fixed by the kind."""
+
+
 def parse_tensor(text: str) -> X.TensorProgram:
     """The program that `text` spells; raises `IRError` with the line where it is not one."""
     reader = Lines(text)
@@ -155,6 +159,9 @@ class _Statement:
         for operand in _names(operands) + _names(sources):
             if operand not in values:
                 raise reader.fail(f"{operand} is used before it is made")
+        wanted = _OPERANDS.get(self.kind)
+        if wanted is not None and len(_names(operands)) != wanted:
+            raise reader.fail(f"{self.kind} has {wanted} operands, not {len(_names(operands))}")
         self.operands = tuple(values[v] for v in _names(operands))
         self.sources = tuple(values[v] for v in _names(sources))
 
