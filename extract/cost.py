@@ -20,6 +20,7 @@ from ir.term import Term
 ROW_BYTES = 200_000  # a row up to this size stays in a block between its sweeps
 POINTS = 1024  # positions of one block where nothing else decides
 MOST_SPLITS = 16
+STATE_SHARE = 0.05  # of a loop's fixed time, for every state that it carries
 TILES = (
     (128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.85), (64, 128, 0.7), (128, 64, 0.7), (64, 64, 0.5),
     (16, 64, 0.25), (16, 128, 0.3), (16, 256, 0.35),
@@ -87,10 +88,10 @@ class Pricing:
         stored = sum(self._stored(p) for p in parts)
         options = [list(self._under_tiles(w)) for w in works]
         together: list[Sequence[_Tiled]]
-        if len({w.main is not None for w in works}) == 1:
-            together = list(zip(*options, strict=True))
+        if len(options) == 1:
+            together = [[c] for c in options[0]]
         else:
-            together = [[min(o, key=lambda c: sum(c.seconds.values())) for o in options]]
+            together = _alike(options)
         best = min((self._time(costs, stored) for costs in together), key=lambda t: t.us)
         loops: dict[str, int] = {}
         for w in works:
@@ -132,7 +133,7 @@ class Pricing:
                 visits = 1 if once < self.machine.l2_bytes / 2 else t.visits
                 memory[t.buffer] = max(memory[t.buffer], once * visits)
             loops = max(w.sweeps.values(), default=0)
-            yield _Tiled(seconds, memory, cache, repeats(w.axes), tuple(n for _, n in groups), loops)
+            yield _Tiled(seconds, memory, cache, repeats(w.axes), tuple(n for _, n in groups), loops, w.states)
 
     def _rate(self, unit: str, share: float) -> float:
         """Instructions a second of a unit (operations for the tensor cores)."""
@@ -172,7 +173,8 @@ class Pricing:
         cache = (sum(c.cache_bytes for c in costs) + stored) / m.l2_bytes_per_s
         body = max(compute / used, transfer / max(used, 0.05), cache / used)
         merge = (1.0 + 2e6 * split * stored / m.l2_bytes_per_s) if split > 1 else 0.0
-        us = m.launch_us + m.sweep_us * max(c.sweeps for c in costs) + body * 1e6 + merge
+        loops = max(c.sweeps for c in costs) + STATE_SHARE * sum(c.states for c in costs)
+        us = m.launch_us + m.sweep_us * loops + body * 1e6 + merge
         if len(costs) > 1:  # the blocks of one part do not speed up another
             us = max(us, *(self._time([c], 0).us for c in costs))
         total = cold + warm + stored
@@ -199,6 +201,7 @@ class _Tiled:
     blocks: int
     tile: tuple[int, ...]
     sweeps: int
+    states: int
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,15 @@ class _Time:
     tile: tuple[int, ...]
 
 
+def _alike(options: Sequence[Sequence[_Tiled]]) -> list[Sequence[_Tiled]]:
+    """Choices of one tile for each part: the same of the table for all, or the quickest where they differ in kind."""
+    by_tile = [{c.tile: c for c in o} for o in options]
+    shared = [t for t in by_tile[0] if all(t in b for b in by_tile)]
+    if shared:
+        return [[b[t] for b in by_tile] for t in shared]
+    return [[min(o, key=lambda c: sum(c.seconds.values())) for o in options]]
+
+
 Groups = tuple[tuple[Axes, int], ...]
 
 
@@ -221,8 +233,11 @@ def _tiles(w: PartWork) -> Iterator[tuple[Groups, float]]:
     if main is not None:
         m, n = (main.a.free - main.b.free) & w.axes, (main.b.free - main.a.free) & w.axes
         rows, columns = w.points(m), w.points(n)
+        best: dict[Groups, float] = {}
         for bm, bn, share in TILES:
-            yield ((m, min(bm, rows)), (n, min(bn, columns)), (w.axes - m - n, 1)), share
+            groups = (m, min(bm, rows)), (n, min(bn, columns)), (w.axes - m - n, 1)
+            best[groups] = max(share, best.get(groups, 0.0))
+        yield from best.items()
         return
     across = frozenset(w.sweeps) & w.axes
     if across:

@@ -70,6 +70,21 @@ def size(t: Term, kids: list[int]) -> int:
     return 1 + sum(kids)
 
 
+@Fact
+def streams(t: Term, kids: list[frozenset[T.Stream]]) -> frozenset[T.Stream]:
+    """The streams inside."""
+    found = frozenset[T.Stream]().union(*kids)
+    return found | {t} if isinstance(t, T.Stream) else found
+
+
+@Fact
+def masks(t: Term, kids: list[frozenset[Term]]) -> frozenset[Term]:
+    """Predicates that keep a value or put a constant in its place."""
+    found = frozenset[Term]().union(*kids)
+    masked = isinstance(t, T.Select) and isinstance(t.y, T.Const | T.Identity)
+    return found | {t.p} if isinstance(t, T.Select) and masked else found
+
+
 def product(t: Term) -> tuple[Term, Term, frozenset[str]] | None:
     """The factors and summed axes where `t` is a sum of products whose sides have axes of their own."""
     match t:

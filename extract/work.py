@@ -9,10 +9,11 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from extract.facts import levels, open_states, product, swept
+from extract.facts import levels, masks, open_states, product, streams, swept
 from ir import term as T
 from ir.dtype import DTYPES, Array, is_float
 from ir.node import postorder
@@ -57,6 +58,7 @@ class PartWork:
         self.contractions: list[Contraction] = []
         self.flops = 0
         self.sweeps: dict[str, int] = {}
+        self._points: dict[Axes, int] = {}
         for t in self.outs:
             for axis, n in levels(t).items():
                 self.sweeps[axis] = max(self.sweeps.get(axis, 0), n)
@@ -64,9 +66,11 @@ class PartWork:
         self._kept = self._kept_shares()
         self._walk()
 
-    def points(self, axes: Iterable[str]) -> int:
+    def points(self, axes: Axes) -> int:
         """Number of positions along the axes."""
-        return math.prod(self.extents[a] for a in axes)
+        if axes not in self._points:
+            self._points[axes] = math.prod(self.extents[a] for a in axes)
+        return self._points[axes]
 
     @property
     def main(self) -> Contraction | None:
@@ -77,20 +81,19 @@ class PartWork:
     def _streams(self) -> None:
         self.updates: dict[str, set[Term]] = defaultdict(set)
         self.axis_of: dict[str, str] = {}
-        for t in postorder(*self.outs):
-            if isinstance(t, T.Stream):
-                for c in t.carries:
-                    self.axis_of[c.name] = t.axis
-                    self.updates[t.axis].add(c.update)
+        for t in frozenset[T.Stream]().union(*map(streams, self.outs)):
+            for c in t.carries:
+                self.axis_of[c.name] = t.axis
+                self.updates[t.axis].add(c.update)
         self.states = len(self.axis_of)
 
     def _kept_shares(self) -> dict[str, float]:
         """Per folded axis, the share of blocks in which a predicate over coordinates keeps anything."""
         kept: dict[str, float] = {}
-        for t in postorder(*self.outs):
-            if isinstance(t, T.Select) and isinstance(t.y, T.Const | T.Identity) and len(t.p.free) > 1:
-                share = kept_share(t.p, self.extents)
-                for axis in t.p.free - self.axes:
+        for p in frozenset[Term]().union(*map(masks, self.outs)):
+            if len(p.free) == 2 and not p.free <= self.axes:
+                share = kept_share(p, tuple((a, self.extents[a]) for a in sorted(p.free)))
+                for axis in p.free - self.axes:
                     kept[axis] = min(kept.get(axis, 1.0), share)
         return kept
 
@@ -154,7 +157,7 @@ class PartWork:
     def _times(self, t: Term) -> float:
         """How often the node is computed: once a point, and once a step where it depends on states alone."""
         if isinstance(t, T.Fold):
-            return self.points(t.x.free | set(t.axes))
+            return self.points(t.x.free | frozenset(t.axes))
         times: float = self.points(t.free)
         for axis in {self.axis_of[s] for s in open_states(t) if s in self.axis_of}:
             if axis not in t.free:
@@ -176,13 +179,12 @@ def _is_product(t: Term, a: Term, b: Term) -> bool:
     return isinstance(t, T.Binary) and t.op == "mul" and t.x is a and t.y is b
 
 
-def kept_share(p: Term, extents: Mapping[str, int], samples: int = 32) -> float:
+@lru_cache(maxsize=1024)
+def kept_share(p: Term, extents: tuple[tuple[str, int], ...], samples: int = 32) -> float:
     """The share of blocks of STEP positions in which a predicate over coordinates holds somewhere; 1 where unknown."""
-    axes = sorted(p.free)
-    if len(axes) > 2:
-        return 1.0
-    grid = np.meshgrid(*[np.linspace(0, extents[a] - 1, samples).astype(np.int64) for a in axes], indexing="ij")
-    known: dict[Term, Array] = {T.Index(a): g for a, g in zip(axes, grid, strict=True)}
+    sizes = dict(extents)
+    grid = np.meshgrid(*[np.linspace(0, n - 1, samples).astype(np.int64) for n in sizes.values()], indexing="ij")
+    known: dict[Term, Array] = {T.Index(a): g for a, g in zip(sizes, grid, strict=True)}
     for t in postorder(p):
         if t in known:
             continue
@@ -190,15 +192,13 @@ def kept_share(p: Term, extents: Mapping[str, int], samples: int = 32) -> float:
         match t:
             case T.Const(_, _):
                 known[t] = np.asarray(t.value)
-            case T.Extent(axis):
-                known[t] = np.asarray(extents[axis])
             case T.Unary(op, _):
                 known[t] = UNARY[op].meaning(*args)
             case T.Binary(op, _, _):
                 known[t] = BINARY[op].meaning(*args)
             case _:
                 return 1.0
-    margin = max(STEP / extents[a] for a in axes)
+    margin = max(STEP / n for n in sizes.values())
     return float(min(1.0, np.broadcast_to(known[p], grid[0].shape).mean() + margin))
 
 

@@ -15,7 +15,7 @@ from ir.text import Scope, parse_term
 
 
 def form_of(text: str, axes: dict[str, int], shapes: dict[str, tuple[int, ...]], out: tuple[str, ...]) -> Form:
-    dtypes = {n: "f32" for n in shapes}
+    dtypes = dict.fromkeys(shapes, "f32")
     value = parse_term(text, Scope(dtypes, axes))
     shape = tuple(axes[a] for a in out)
     buffers = [Buffer(n, "f32", s, contiguous(s)) for n, s in shapes.items()]
