@@ -238,12 +238,10 @@ def infer_one(s: Statement, values: Mapping[str, Var], part: TilePart, buffers: 
             return _typed(out, v.dtype, pred.free | v.free, part)
         case TileFold(out, axes, monoid, x):
             v = _known(values, x)
-            dtype = "i64" if MONOIDS[monoid].pair else fold_type(monoid, v.dtype)
-            return _typed(out, dtype, v.free - set(axes), part)
+            return _typed(out, folded_type(monoid, v.dtype), v.free - set(axes), part)
         case TileScan(out, axis, monoid, x):
             v = _known(values, x)
-            dtype = "i64" if MONOIDS[monoid].pair else fold_type(monoid, v.dtype)
-            return _typed(out, dtype, v.free | {axis}, part)
+            return _typed(out, folded_type(monoid, v.dtype), v.free | {axis}, part)
         case Mma(out, a, b, over, _):
             va, vb = _known(values, a), _known(values, b)
             dtype = compute_type(join(va.dtype, vb.dtype, "mma"))
@@ -259,6 +257,13 @@ def infer_one(s: Statement, values: Mapping[str, Var], part: TilePart, buffers: 
             return None
         case Stream():
             raise IRError(f"stream {s.axis}: a stream makes no single value")
+
+
+def folded_type(monoid: str, dtype: DType) -> DType:
+    """The type of a fold or a scan of values of `dtype`; i64 for positions."""
+    if monoid not in MONOIDS:
+        raise IRError(f"unknown monoid {monoid!r}")
+    return "i64" if MONOIDS[monoid].pair else fold_type(monoid, dtype)
 
 
 def _typed(name: str, dtype: DType, axes: frozenset[str], part: TilePart) -> Var:

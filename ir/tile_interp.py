@@ -59,8 +59,46 @@ class Tile:
     dtype: DType
 
 
+class TermValues:
+    """Evaluates terms over values and coordinates, given those of its leaves; `order` ranks the axes of tiles."""
+
+    exact: bool
+    order: Mapping[str, int]
+
+    def leaf(self, t: T.Term) -> Tile:
+        """The value of a Var, an Index or an Extent."""
+        raise NotImplementedError
+
+    def union(self, *values: Tile) -> tuple[str, ...]:
+        """All axes of the values, in order."""
+        return tuple(sorted({a for v in values for a in v.axes}, key=self.order.__getitem__))
+
+    def term(self, t: T.Term, want: DType) -> Tile:
+        """The value of a term; `want` is the type of an identity in it that has none."""
+        match t:
+            case T.Index() | T.Extent() | T.Var():
+                return self.leaf(t)
+            case T.Const():
+                return Tile(np.asarray(t.value, dtype=meaning.held(t.type, self.exact)), (), t.type)
+            case T.Identity(monoid):
+                value = np.asarray(meaning.identity(monoid, want), dtype=meaning.held(want, self.exact))
+                return Tile(value, (), want)
+        op, terms = meaning.operands(t)
+        typed = [k.dtype for k in (terms[1:] if op == "select" else terms) if k.dtype != "any"]
+        inner = typed[0] if typed else op if op in DTYPES else want
+        return self.pointwise(op, [self.term(k, inner) for k in terms])
+
+    def pointwise(self, op: str, args: list[Tile]) -> Tile:
+        """An operator on tiles, broadcast over the union of their axes."""
+        axes = self.union(*args)
+        dtypes = [a.dtype for a in args]
+        result = _result(op, dtypes)
+        out = meaning.compute(op, [aligned(a, axes) for a in args], dtypes, result, self.exact)
+        return Tile(out, axes, result)
+
+
 @dataclass
-class _Block:
+class _Block(TermValues):
     """One block: where each axis' current tile starts, and the values made so far."""
 
     program: TileProgram
@@ -102,7 +140,7 @@ class _Block:
     def full(self, v: Tile, axes: tuple[str, ...], dtype: DType) -> Array:
         """The value over exactly `axes`, converted to `dtype`."""
         shape = [self.axes[a].tile for a in axes]
-        return np.array(np.broadcast_to(meaning.convert(_aligned(v, axes), dtype, self.exact), shape))
+        return np.array(np.broadcast_to(meaning.convert(aligned(v, axes), dtype, self.exact), shape))
 
     # ---- values
 
@@ -116,7 +154,7 @@ class _Block:
                 v, p = self.values[x], self.term(pred, "bool")
                 axes = self.union(v, p)
                 other = np.asarray(meaning.identity(monoid, v.dtype)).astype(v.array.dtype)
-                return Tile(np.where(_aligned(p, axes), _aligned(v, axes), other), axes, v.dtype)
+                return Tile(np.where(aligned(p, axes), aligned(v, axes), other), axes, v.dtype)
             case tile.TileFold(_, axes, monoid, x):
                 return self.fold(self.values[x], axes, monoid)
             case tile.TileScan(_, axis, monoid, x):
@@ -130,8 +168,15 @@ class _Block:
                 return self.pointwise(MONOIDS[monoid].combine, [self.values[x], self.values[y]])
         raise IRError(f"{type(s).__name__} makes no value")
 
-    def union(self, *values: Tile) -> tuple[str, ...]:
-        return tuple(sorted({a for v in values for a in v.axes}, key=self.order.__getitem__))
+    def leaf(self, t: T.Term) -> Tile:
+        match t:
+            case T.Index(axis):
+                return Tile(self.coordinate(axis), (axis,), "i64")
+            case T.Extent(axis):
+                return Tile(np.asarray(self.axes[axis].extent, dtype=np.int64), (), "i64")
+            case T.Var(name):
+                return self.values[name]
+        raise IRError(f"{type(t).__name__} is no leaf of a tile term")
 
     def coordinate(self, axis: str) -> Array:
         if axis not in self.starts:
@@ -144,7 +189,7 @@ class _Block:
         found = np.ones(shape, dtype=bool)
         for a in axes:
             within = Tile(self.coordinate(a) < self.axes[a].extent, (a,), "bool")
-            found &= _aligned(within, axes)
+            found &= aligned(within, axes)
         return found
 
     def load(self, b: Buffer, index: tuple[T.Term, ...]) -> Tile:
@@ -153,14 +198,14 @@ class _Block:
         inside = self.inside(axes)
         if not b.size:
             return Tile(np.full(inside.shape, undefined(b.dtype), meaning.held(b.dtype, self.exact)), axes, b.dtype)
-        clamped = (np.clip(_aligned(i, axes), 0, e - 1) for i, e in zip(where, b.shape, strict=True))
+        clamped = (np.clip(aligned(i, axes), 0, e - 1) for i, e in zip(where, b.shape, strict=True))
         found = self.memory[b.name][tuple(np.broadcast_to(i, inside.shape).astype(np.int64) for i in clamped)]
         bad = np.asarray(undefined(b.dtype)).astype(found.dtype)
         return Tile(np.where(inside, found, bad), axes, b.dtype)
 
     def fold(self, v: Tile, axes: tuple[str, ...], monoid: str) -> Tile:
         places = tuple(v.axes.index(a) for a in axes)
-        dtype = "i64" if MONOIDS[monoid].pair else T.fold_type(monoid, v.dtype)
+        dtype = tile.folded_type(monoid, v.dtype)
         out = meaning.fold(monoid, v.array, places, dtype, self.exact)
         if MONOIDS[monoid].pair:
             out = out + self.starts[axes[0]]
@@ -169,7 +214,7 @@ class _Block:
     def scan(self, v: Tile, axis: str, monoid: str) -> Tile:
         axes = tuple(sorted({*v.axes, axis}, key=self.order.__getitem__))
         array = self.full(v, axes, v.dtype)
-        dtype = "i64" if MONOIDS[monoid].pair else T.fold_type(monoid, v.dtype)
+        dtype = tile.folded_type(monoid, v.dtype)
         out = meaning.scan(monoid, array, axes.index(axis), dtype, self.exact)
         return Tile(out + self.starts[axis] if MONOIDS[monoid].pair else out, axes, dtype)
 
@@ -183,34 +228,6 @@ class _Block:
         product = Tile(total, out, dtype)
         return product if s.acc is None else self.pointwise("add", [self.values[s.acc], product])
 
-    # ---- terms
-
-    def term(self, t: T.Term, want: DType) -> Tile:
-        """The value of a term over coordinates and values; `want` is the type of an identity in it that has none."""
-        match t:
-            case T.Index(axis):
-                return Tile(self.coordinate(axis), (axis,), "i64")
-            case T.Extent(axis):
-                return Tile(np.asarray(self.axes[axis].extent, dtype=np.int64), (), "i64")
-            case T.Var(name):
-                return self.values[name]
-            case T.Const():
-                return Tile(np.asarray(t.value, dtype=meaning.held(t.type, self.exact)), (), t.type)
-            case T.Identity(monoid):
-                value = np.asarray(meaning.identity(monoid, want), dtype=meaning.held(want, self.exact))
-                return Tile(value, (), want)
-        op, terms = meaning.operands(t)
-        typed = [k.dtype for k in (terms[1:] if op == "select" else terms) if k.dtype != "any"]
-        inner = typed[0] if typed else op if op in DTYPES else want
-        return self.pointwise(op, [self.term(k, inner) for k in terms])
-
-    def pointwise(self, op: str, args: list[Tile]) -> Tile:
-        axes = self.union(*args)
-        dtypes = [a.dtype for a in args]
-        result = _result(op, dtypes)
-        out = meaning.compute(op, [_aligned(a, axes) for a in args], dtypes, result, self.exact)
-        return Tile(out, axes, result)
-
     # ---- stores
 
     def store(self, s: tile.TileStore) -> None:
@@ -219,10 +236,10 @@ class _Block:
         value = self.values[s.value]
         axes = self.union(value, *index)
         inside = self.inside(axes)
-        where = [np.broadcast_to(_aligned(i, axes), inside.shape).astype(np.int64) for i in index]
+        where = [np.broadcast_to(aligned(i, axes), inside.shape).astype(np.int64) for i in index]
         for i, e in zip(where, b.shape, strict=True):
             inside &= (i >= 0) & (i < e)
-        array = np.broadcast_to(_aligned(value, axes), inside.shape)[inside]
+        array = np.broadcast_to(aligned(value, axes), inside.shape)[inside]
         if s.monoid is None:
             array = meaning.convert(array, b.dtype, self.exact)
         old = self.memory[s.buffer]
@@ -234,7 +251,7 @@ class _Block:
             self.memory[s.buffer] = meaning.scatter(s.monoid, old[None], one, array, b.dtype, self.exact)[0]
 
 
-def _aligned(v: Tile, axes: tuple[str, ...]) -> Array:
+def aligned(v: Tile, axes: tuple[str, ...]) -> Array:
     """The array with dimensions in the order of `axes`, length 1 where the value lacks one."""
     own = [a for a in axes if a in v.axes]
     array = v.array.transpose([v.axes.index(a) for a in own])

@@ -1,5 +1,7 @@
 """The tile program of a kernel computes what the kernel's terms say, under every schedule."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from ir.machine import H200
 from ir.schedule import parse_schedule
 from ir.tile_interp import run_tile
 from ir.tile_text import parse_tile, show_tile
+from ir.tile_verify import verify_tile
 from tests.extract.kernels import CASES, masked_rows
 
 
@@ -21,6 +24,7 @@ def program(c, line):
 def check(c, line):
     tiled = program(c, line)
     assert parse_tile(show_tile(tiled)) == tiled
+    verify_tile(tiled)
     want, got = run_form(c.form, c.inputs, True), run_tile(tiled, c.inputs, True)
     assert set(got) == {name for name in want if want[name].size or name in got}, show_tile(tiled)
     for name, array in got.items():
@@ -54,3 +58,50 @@ def test_a_stream_forgets_what_it_held_before_it_met_a_value_that_counts(line):
         p = np.exp(x - x.max(-1, keepdims=True))
     got = run_tile(program(c, line), c.inputs, True)["out"]
     np.testing.assert_allclose(got, p / p.sum(-1, keepdims=True), rtol=1e-9)
+
+
+FAULTS = {
+    "a mask left out": ("scaled rows", "TILE=b:128", r"(\w+) = where .* of (\w+) else \S+", r"\1 = map \2"),
+    "a mask that ends too late": ("column sums", "TILE=r:16,c:32", r"r < 50", "r < 51"),
+    "a sweep that ends too early": ("scaled rows", "TILE=b:16", r"stream 100/16", "stream 96/16"),
+    "a state that is not combined": (
+        "column sums",
+        "TILE=r:16,c:32",
+        r"combine add \w+, (\w+)",
+        r"map f32.cast(\1)",
+    ),
+    "a step's tile that is not merged": ("streamed rows", "TILE=b:16", r"fold add over b", "fold max over b"),
+    "partial states that are not rescaled": (
+        "streamed rows",
+        "TILE=b:16",
+        r"map mulz\(exp\(m_0 - v6\), z_0\)",
+        "map z_0",
+    ),
+    "an old state that is not rescaled": ("streamed chain", "TILE=d:4,j:4,e:4", r"map mulz\(v7, o_0\)", "map o_0"),
+    "a scan that starts again at each step": (
+        "running sums",
+        "TILE=b:16",
+        r"combine add r0, v2",
+        "map f32.cast(v2)",
+    ),
+    "a row read again along the other axis": (
+        "several results",
+        "TILE=b:8",
+        r"(stream b\n +v0 = load x)\[a, b\]",
+        r"\1[b, a]",
+    ),
+    "a gather that takes its own row": ("gathered", "TILE=a:4,b:4", r"load x\[[^,]+,", "load x[a,"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_a_tile_program_is_seen(name):
+    case, line, old, new = FAULTS[name]
+    c = CASES[case]()
+    text = re.sub(r" {2,}\w+\[[\w, ]*\]$", "", show_tile(program(c, f"WORK=t32 {line}")), flags=re.M)
+    assert run_tile(parse_tile(text), c.inputs, True).keys()
+    wrong, count = re.subn(old, new, text)
+    assert count, text
+    want = run_form(c.form, c.inputs, True)
+    got = run_tile(parse_tile(wrong), c.inputs, True)
+    assert not all(np.allclose(got[n], want[n], rtol=1e-6, equal_nan=True) for n in got), wrong
