@@ -10,6 +10,7 @@ from codegen.passes.narrow import narrow_integers
 from codegen.passes.order import expand_contractions, hoist_loads
 from codegen.passes.predicates import choose_widths, decide_predicates
 from codegen.passes.scalars import promote_scalars
+from codegen.passes.share import share_terms
 from codegen.passes.simplify import simplify
 from codegen.passes.state import Pass, State
 from codegen.passes.statements import lower_statements
@@ -33,6 +34,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("simplify", simplify),
     Pass("narrow", narrow_integers),
     Pass("scalars", promote_scalars),
+    Pass("share", share_terms),
 )
 
 CONSUMES: dict[str, tuple[str, ...]] = {

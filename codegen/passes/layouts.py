@@ -98,8 +98,8 @@ class _Chooser:
                     weight = 4 * elements + isinstance(s, TileStore)
                     b = buffers[buffer]
                     self.touches.append(_Touch(b, element_offset(b, index), axes, weight))
-                case tile.TileFold(_, axes_, _, _):
-                    self.folded |= set(axes_)
+                case tile.TileFold(_, over, _, _):
+                    self.folded |= set(over)
         self.conflicts = {
             a.name: {n for axes in together if a.name in axes for n in axes if n != a.name} for a in part.axes
         }
@@ -121,7 +121,10 @@ class _Chooser:
         return Family(self.threads, thread, tuple(register))
 
     def order(self) -> list[TileAxis]:
-        """Axes from the one that most accesses walk with stride 1 to the one with the longest strides."""
+        """Axes from the one that most accesses walk with stride 1 to the one with the longest strides.
+
+        After the first, axes that no fold takes come before those that would have to exchange partial results.
+        """
         ranges = Ranges({Index(a.name): (0, max(a.extent - 1, 0)) for a in self.part.axes})
         votes = dict.fromkeys((a.name for a in self.part.axes), 0)
         nearest = dict.fromkeys(votes, math.inf)
@@ -132,7 +135,8 @@ class _Chooser:
                 votes[a] += touch.weight if step == 1 else 0
                 nearest[a] = min(nearest[a], step or math.inf)
         place = {a.name: k for k, a in enumerate(self.part.axes)}
-        return sorted(self.part.axes, key=lambda a: (-votes[a.name], nearest[a.name], -place[a.name]))
+        near = sorted(self.part.axes, key=lambda a: (-votes[a.name], nearest[a.name], -place[a.name]))
+        return near[:1] + sorted(near[1:], key=lambda a: a.name in self.folded)
 
     def vector(self, axis: TileAxis) -> int:
         """The wished vector, as far as some access can use it."""

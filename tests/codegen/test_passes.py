@@ -95,10 +95,11 @@ part i: grid 70000/1, j: grid 70000/128
   store y[i, j] = v
 """
     k = lower_tile(parse_tile(text), H200)
-    load = next(s for s in K.walk(k.body) if isinstance(s, K.LoadGlobal))
+    (load,) = (s for s in K.walk(k.body) if isinstance(s, K.LoadGlobal))
     assert load.offset.dtype == "i64"
     assert load.pred is not None
-    assert {t.dtype for t in postorder(load.pred) if t.dtype != "bool"} == {"i32"}
+    tests = [t for s in K.walk(k.body) for t in postorder(*K.terms(s)) if t.dtype == "bool" and t.terms]
+    assert {c.dtype for t in tests for c in t.terms} == {"i32"}
 
 
 def test_threads_that_are_no_warps_are_refused() -> None:
