@@ -14,6 +14,7 @@ from eggtile.reference import private_copy, relative_error, run_eager, run_in_fl
 from eggtile.runtime import execution_for
 
 EAGER_FACTOR = 2.0
+ORDERS = ("forward", "random")
 
 
 @dataclass(frozen=True)
@@ -63,27 +64,25 @@ def _kind(t: torch.Tensor) -> str:
     return f"{t.dtype} {tuple(t.shape)} strides {t.stride()}".removeprefix("torch.")
 
 
-def check_compiled_on_cpu(
-    compiled: Compiled,
-    fn: Callable[..., Any],
-    inputs: Sequence[torch.Tensor],
-    orders: Sequence[str] = ("forward", "random"),
+def check_compiled(
+    compiled: Compiled, fn: Callable[..., Any], inputs: Sequence[torch.Tensor], on: str = "cpu"
 ) -> Verdict:
-    """Run the emitted text on the CPU in every thread order; all orders must give the same bits and pass the gate."""
-    eager, exact = run_eager(fn, inputs), run_in_float64(fn, inputs)
+    """Run the kernels on poisoned outputs, twice: the bits must agree and pass the gate.
+
+    On the CPU the emitted text runs in two thread orders; on a GPU (cuda) the cubins are launched twice.
+    """
+    device = torch.device(on)
+    given = [t.to(device) if on != "cpu" else t for t in inputs]
+    program = fn.to(device) if isinstance(fn, torch.nn.Module) else fn
+    eager, exact = run_eager(program, given), run_in_float64(program, given)
     notes = compiled.captured.program.notes
-    verdict, first = None, None
-    for order in orders:
-        execution = execution_for(compiled, torch.device("cpu"), order=order)
-        got = execution.outputs_and_inputs([private_copy(t) for t in inputs])
-        if first is not None and not all(_same_bits(a, b) for a, b in zip(got, first, strict=True)):
-            return Verdict("cpu", math.inf, 0.0, False, f"order {order} gives other bits than {orders[0]}", notes)
-        verdict = judge("cpu", got, eager, exact, notes)
-        if not verdict.ok:
-            return verdict
-        first = got
-    assert verdict is not None
-    return verdict
+    runs = []
+    for order in ORDERS:
+        execution = execution_for(compiled, device, poison=True, order=order)
+        runs.append(execution.outputs_and_inputs([private_copy(t) for t in given]))
+    if not all(_same_bits(a, b) for a, b in zip(*runs, strict=True)):
+        return Verdict(on, math.inf, 0.0, False, "two runs give different bits", notes)
+    return judge(on, runs[0], eager, exact, notes)
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -94,4 +93,4 @@ def check_on_cpu(
     fn: Callable[..., Any], inputs: Sequence[torch.Tensor], name: str = "program", options: Options | None = None
 ) -> Verdict:
     """The whole way from a PyTorch program to a verdict on its emitted text, without a GPU."""
-    return check_compiled_on_cpu(compile_program(fn, inputs, name, options), fn, inputs)
+    return check_compiled(compile_program(fn, inputs, name, options), fn, inputs)

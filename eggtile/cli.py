@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import rich
-import torch
 import typer
 from rich.table import Table
 
+from codegen import gpu
 from codegen.compile import CompileError, compile_text
 from eggtile.capture import CaptureError
-from eggtile.check import check_compiled_on_cpu
+from eggtile.check import check_compiled
 from eggtile.clock import Clock
 from eggtile.doctor import diagnose
 from eggtile.explore import report
@@ -246,11 +246,12 @@ def schedules(
     rows = []
     for k in compiled.kernels:
         known = space(k.canonical.kernel, k.tile.buffers, k.canonical.axes, options.machine())
-        rows.append({"kernel": k.name, "size": len(known.lines), "lines": [str(line) for line in known.lines]})
+        rows.append((k.name, known.size, [str(line) for line in known.lines]))
     if json_:
-        return emit_json({"program": compiled.captured.program.name, "kernels": rows})
-    for row in rows:
-        typer.echo(f"{row['kernel']}: {row['size']} schedules\n  " + "\n  ".join(row["lines"]))
+        kernels = [dict(zip(("kernel", "size", "lines"), row, strict=True)) for row in rows]
+        return emit_json({"program": compiled.captured.program.name, "kernels": kernels})
+    for name, size, lines in rows:
+        typer.echo(f"{name}: {size} schedules\n  " + "\n  ".join(lines))
     return None
 
 
@@ -269,11 +270,12 @@ def run(
     if on not in ("cuda", "cpu"):
         raise RequestError(f"cannot run on {on}; it is cuda or cpu")
     options = options_of(numerics, form=form, schedule=schedule)
-    if on == "cuda" and not torch.cuda.is_available():
-        raise RequestError("there is no CUDA device here; use --on cpu")
+    usable, why = gpu.available()
+    if on == "cuda" and not usable:
+        raise RequestError(f"there is no GPU to run on ({why}); use --on cpu")
     source, compiled = started(program, code, inputs, options)
     compile_kernels(choose_forms(compiled))
-    verdict = check_compiled_on_cpu(compiled, source.fn, source.inputs)
+    verdict = check_compiled(compiled, source.fn, source.inputs, on)
     if json_:
         emit_json(verdict.json())
     else:

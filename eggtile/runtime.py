@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -126,7 +126,9 @@ class GpuLauncher:
                 self.functions[k.text].launch([tensors[n].data_ptr() for n in k.arguments], stream)
 
 
-def execution_for(compiled: Compiled, device: torch.device, poison: bool = False, **cpu_order: Any) -> Execution:
-    """The program on a device: kernels on a GPU, the same text emulated on the CPU."""
-    launcher: Launcher = GpuLauncher(compiled) if device.type == "cuda" else CpuLauncher(compiled, **cpu_order)
+def execution_for(
+    compiled: Compiled, device: torch.device, poison: bool = False, order: str = "forward"
+) -> Execution:
+    """The program on a device: kernels on a GPU; on the CPU the same text, emulated in a thread order."""
+    launcher: Launcher = GpuLauncher(compiled) if device.type == "cuda" else CpuLauncher(compiled, order)
     return Execution(compiled, launcher, device, poison)
