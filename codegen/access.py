@@ -216,6 +216,7 @@ def _swap(ctype: str) -> Function:
 
 
 def _swap_byte(ctype: str) -> Function:
+    """Through the aligned word around the byte, whose other bytes keep their values."""
     return _function(
         f"void atomic_update({ctype}* p, {ctype} v)",
         [

@@ -101,7 +101,7 @@ class Program:
                 0 if buffer is None else buffer.offset * array.itemsize,
             )
             full = filled[k] if filled is not None else buffer is None or buffer.role == "input"
-            lines.append(f"{size} {array.itemsize} {array.size} {int(full)} {buffer.name if buffer else k}")
+            lines.append(f"{size} {array.itemsize} {array.size} {int(full)} {buffer.name[:63] if buffer else k}")
             places.append(size)
             size += array.nbytes
         for lch in launches:
@@ -113,16 +113,16 @@ class Program:
             with mmap.mmap(file.fileno(), size) as memory:
                 for at, array in zip(places, arrays, strict=True):
                     memory[at : at + array.nbytes] = np.ascontiguousarray(array).tobytes()
-                head = f"{limit_s} {file.name} {size} {len(arrays)} {len(launches)}"
-                self._serve("\n".join([head, *lines, ""]), limit_s)
+                head = f"{limit_s} {size} {len(arrays)} {len(launches)}"
+                self._serve(file.name, "\n".join([head, *lines, ""]), limit_s)
                 for at, array in zip(places, arrays, strict=True):
                     array[...] = np.frombuffer(memory[at : at + array.nbytes], array.dtype).reshape(array.shape)
 
-    def _serve(self, request: str, limit_s: int) -> None:
+    def _serve(self, path: str, request: str, limit_s: int) -> None:
         names = ", ".join(k.name for k in self.kernels)
         try:
             done = subprocess.run(
-                [self.executable], input=request, capture_output=True, text=True, timeout=limit_s + 5
+                [self.executable, path], input=request, capture_output=True, text=True, timeout=limit_s + 5
             )
         except subprocess.TimeoutExpired:
             raise CpuRunError(names, -1, -1, f"the worker did not end within {limit_s} s") from None
@@ -155,7 +155,7 @@ def host_text(kernels: Sequence[tuple[KernelProgram, str]]) -> str:
             f"[](void* views) {{ k{k}::{kernel.name}({', '.join(arguments)}); }}}},"
         )
     table = "\n".join(["static const host::Kernel kernels[] = {", *rows, "};"])
-    return "\n".join([*parts, table, "int main() { return host::serve(kernels); }", ""])
+    return "\n".join([*parts, table, "int main(int, char** argv) { return host::serve(kernels, argv[1]); }", ""])
 
 
 _SIGNATURE = re.compile(r'extern "C" __global__ void __launch_bounds__\(\d+\)\n(\w+)\((.*)\) \{')

@@ -6,6 +6,7 @@ on a CPU, the host prelude has its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from codegen import access, cuda_ops
@@ -33,7 +34,7 @@ from ir.kernel import (
 )
 from ir.loop import Buffer
 from ir.node import postorder
-from ir.term import Load, Term, Var, binary, const
+from ir.term import Term, Var, binary, const
 
 BARRIERS = {"block": "__syncthreads();", "warp": "__syncwarp();"}
 COORDINATES = {"block": "blockIdx.x", "thread": "threadIdx.x"}
@@ -64,7 +65,7 @@ class _Writer:
         self.depth = 1
         self.temps = 0
         statements = list(walk(kernel.body))
-        self.arrays = {s.name: s for s in statements if isinstance(s, Array)}
+        self.arrays: dict[str, Array] = {}
         self.shared = {s.name: s for s in statements if isinstance(s, Shared)}
         self.buffers = {b.name: b for b in kernel.buffers}
         self.written = {s.buffer for s in statements if isinstance(s, StoreGlobal)}
@@ -109,16 +110,22 @@ class _Writer:
     # ---- statements
 
     def body(self, statements: Sequence[Statement]) -> None:
-        """All statements, at the present depth; a scalar that is assigned at once is declared with its value."""
-        waiting: Array | None = None
-        for s, after in zip(statements, (*statements[1:], None), strict=True):
-            if isinstance(s, Array) and s.size == 1 and isinstance(after, Assign) and _starts(after, s):
-                waiting = s
-            elif waiting is not None and isinstance(s, Assign):
-                self.line(f"{STORAGE[waiting.dtype]} {self._assignment(s)}")
-                waiting = None
-            else:
-                self.statement(s)
+        """All statements, at the present depth; a scalar that is set at once is declared with its value."""
+        declared: Array | None = None
+        for s in statements:
+            first = len(self.lines)
+            self.statement(s)
+            if declared is not None:
+                self._merge(declared, first)
+            declared = s if isinstance(s, Array) and s.size == 1 else None
+
+    def _merge(self, scalar: Array, first: int) -> None:
+        """Join the declaration on the line before `first` with the assignment that ends the lines since, if one does."""
+        name = self.name(scalar.name)
+        pattern = rf"{'  ' * self.depth}{name} = (?!.*\b{name}\b)"
+        *between, last = self.lines[first:] or [""]
+        if re.match(pattern, last) and not any(re.search(rf"\b{name}\b", line) for line in between):
+            self.lines[first - 1 :] = [*between, f"{'  ' * self.depth}{STORAGE[scalar.dtype]} {last.lstrip()}"]
 
     def statement(self, s: Statement) -> None:
         """One statement."""
@@ -129,6 +136,7 @@ class _Writer:
                 self.expressions.facts[name] = fact
                 self.line(f"const {VALUE[value.dtype]} {self.name(name)} = {text.text};")
             case Array(name, dtype, size):
+                self.arrays[name] = s
                 self.line(f"{STORAGE[dtype]} {self.name(name)}{'' if size == 1 else f'[{size}]'};")
             case Shared(name, dtype, size):
                 self._declare_shared(name, dtype, size)
@@ -331,12 +339,6 @@ def _names(kernel: KernelProgram) -> dict[str, str]:
         taken.add(mine)
         names[name] = mine
     return names
-
-
-def _starts(s: Assign, array: Array) -> bool:
-    return s.array == array.name and not any(
-        isinstance(t, Load) and t.buffer == array.name for t in postorder(s.value)
-    )
 
 
 def _device(row: Function) -> str:

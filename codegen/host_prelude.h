@@ -14,13 +14,16 @@
 #include <sys/mman.h>
 #include <fcntl.h>
 #include <unistd.h>
-#ifndef __x86_64__
+#if !defined(__x86_64__) && !defined(HOST_UCONTEXT)
+#define HOST_UCONTEXT  // elsewhere the C library switches stacks, which is slower
+#endif
+#ifdef HOST_UCONTEXT
 #include <ucontext.h>
 #endif
 
 namespace host {
 
-enum { kMaxThreads = 1024, kWarp = 32, kStackBytes = 64 * 1024, kFault = 3 };
+enum { kMaxThreads = 1024, kWarp = 32, kMaxParameters = 512, kStackBytes = 64 * 1024, kFault = 3 };
 enum Order { kForward, kReverse, kRandom };
 
 struct Kernel {
@@ -31,12 +34,15 @@ struct Kernel {
 
 // Who accessed an element; -1 stands for several threads, warps or blocks. A later access is ordered after it if a
 // barrier of both, or the end of the launch, lies between.
-struct Stamp {
-  int launch, block, warp, thread, epoch, warp_epoch;
+struct Stamp {  // 16 bytes: there are two for every element
+  int block, epoch;
+  uint16_t launch, warp_epoch;
+  int16_t thread;
+  int8_t warp;
+  bool atomic;
 };
 struct Cell {
-  Stamp write, read;
-  bool written, atomic;
+  Stamp write, read;  // launch 0: never
 };
 struct Region {
   const char* name;
@@ -51,7 +57,8 @@ struct Region {
 struct Fiber {
   void* stack_pointer;
   bool done;
-  int epoch, warp_epoch, line;
+  uint16_t warp_epoch;
+  int epoch, line;
   const char* waits;
 };
 struct Meeting {  // a barrier or a collective: the threads that have arrived, and where
@@ -64,7 +71,8 @@ struct Warp {
 };
 
 static Kernel kernel;
-static int block_index, launch_index, current, alive, progress, order_kind;
+static int block_index, current, alive, progress, order_kind;
+static uint16_t launch_index;
 static uint64_t random_state;
 static Fiber fibers[kMaxThreads];
 static Warp warps[kMaxThreads / kWarp];
@@ -87,7 +95,7 @@ static void* arguments;
 
 // ---- fibers
 
-#ifdef __x86_64__
+#ifndef HOST_UCONTEXT
 extern "C" void host_switch(void** save, void* to);
 asm(R"(
 .text
@@ -183,7 +191,8 @@ static T shuffle_xor(int line, T value, int mask) {
   Warp& warp = warps[index];
   if ((lane ^ mask) >= lanes(index)) fault("shuffle of line %d reads lane %d, which the warp lacks", line, lane ^ mask);
   memcpy(&warp.in[lane], &value, sizeof value);
-  meet(warp.meeting, lanes(index), "shuffle", line, [](void* w) { memcpy(((Warp*)w)->out, ((Warp*)w)->in, sizeof warp.in); }, &warp);
+  const auto exchange = [](void* w) { memcpy(((Warp*)w)->out, ((Warp*)w)->in, sizeof ((Warp*)w)->in); };
+  meet(warp.meeting, lanes(index), "shuffle", line, exchange, &warp);
   memcpy(&value, &warp.out[lane ^ mask], sizeof value);
   return value;
 }
@@ -192,7 +201,7 @@ static T shuffle_xor(int line, T value, int mask) {
 
 static Stamp now() {
   const Fiber& f = fibers[current];
-  return {launch_index, block_index, current / kWarp, current, f.epoch, f.warp_epoch};
+  return {block_index, f.epoch, launch_index, f.warp_epoch, (int16_t)current, (int8_t)(current / kWarp), false};
 }
 static bool ordered(const Stamp& s) {
   if (s.launch != launch_index) return true;
@@ -218,22 +227,23 @@ static Cell& cell(Region* r, const void* p, const char* what) {
 }
 [[noreturn]] static void race(const char* what, Region* r, const void* p, const char* did, const Stamp& s) {
   char who[64] = "threads of several blocks";
-  if (s.block >= 0) snprintf(who, sizeof who, s.thread < 0 ? "threads of block %d" : "block %d thread %d", s.block, s.thread);
+  const char* const format = s.thread < 0 ? "threads of block %d" : "block %d thread %d";
+  if (s.block >= 0) snprintf(who, sizeof who, format, s.block, s.thread);
   fault("race: %s element %lld of %s, which %s %s with no barrier between", what, place(r, p), r->name, who, did);
 }
 static void check_read(Region* r, const void* p, bool atomic) {
   Cell& c = cell(r, p, "reads");
-  if (!c.written && !r->filled) fault("reads element %lld of %s, which nothing has written", place(r, p), r->name);
-  if (c.written && !(atomic && c.atomic) && !ordered(c.write)) race("reads", r, p, "wrote", c.write);
+  if (!c.write.launch && !r->filled) fault("reads element %lld of %s, which nothing has written", place(r, p), r->name);
+  if (!(atomic && c.write.atomic) && !ordered(c.write)) race("reads", r, p, "wrote", c.write);
   if (!atomic) c.read = ordered(c.read) ? now() : both(c.read, now());
 }
 // Threads may write the same value side by side.
 static void check_write(Region* r, const void* p, const void* value, bool atomic) {
   Cell& c = cell(r, p, "writes");
-  const bool same = c.written && !memcmp(p, value, r->bytes);
-  if (c.written && !same && !(atomic && c.atomic) && !ordered(c.write)) race("writes", r, p, "wrote", c.write);
+  const bool free = (atomic && c.write.atomic) || ordered(c.write) || !memcmp(p, value, r->bytes);
+  if (!free) race("writes", r, p, "wrote", c.write);
   if (!ordered(c.read)) race("writes", r, p, "read", c.read);
-  c.write = now(), c.written = true, c.atomic = atomic;
+  c.write = now(), c.write.atomic = atomic;
 }
 
 template <class T>
@@ -291,14 +301,19 @@ static void poison(T& registers) {
   memset((void*)&registers, 0xff, sizeof registers);
 }
 
+template <class P>
+static void check_alignment(P p, const char* what, int width) {
+  if ((uintptr_t)p.p % (width * p.r->bytes))
+    fault("misaligned: %s %d elements at element %lld of %s", what, width, place(p.r, p.p), p.r->name);
+}
 template <int N, class T, class P>
 static void load(T* v, P p) {
-  if ((uintptr_t)p.p % (N * sizeof(T))) fault("misaligned: loads %d elements at element %lld of %s", N, place(p.r, p.p), p.r->name);
+  check_alignment(p, "loads", N);
   for (int k = 0; k < N; ++k) v[k] = p[k];
 }
 template <int N, class T>
 static void store(View<T> p, const T* v) {
-  if ((uintptr_t)p.p % (N * sizeof(T))) fault("misaligned: stores %d elements at element %lld of %s", N, place(p.r, p.p), p.r->name);
+  check_alignment(p, "stores", N);
   for (int k = 0; k < N; ++k) p[k] = v[k];
 }
 template <class T, class F>
@@ -332,13 +347,15 @@ static void run_block() {
     const int before = progress;
     for (int k = 0; k < n; ++k) {
       current = turn[k];
-      if (!fibers[current].done && !(starved >> current / kWarp & 1)) host_switch(&scheduler, fibers[current].stack_pointer);
+      Fiber& f = fibers[current];
+      if (!f.done && !(starved >> current / kWarp & 1)) host_switch(&scheduler, f.stack_pointer);
     }
     if (progress == before && !starved) {
       int waiting = 0;
       for (int k = n - 1; k >= 0; --k)
         if (!fibers[k].done) ++waiting, current = k;
-      fault("deadlock: %d threads wait at the %s of line %d, and %d have ended", waiting, fibers[current].waits, fibers[current].line, n - waiting);
+      const Fiber& f = fibers[current];
+      fault("deadlock: %d threads wait at the %s of line %d, and %d have ended", waiting, f.waits, f.line, n - waiting);
     }
     seen = before;
   }
@@ -348,7 +365,7 @@ static void launch(const Kernel& k, void* with) {
   kernel = k;
   arguments = with;
   ++launch_index;
-  const int n = k.blocks, first = order_kind == kRandom ? (int)(random_bits() % n) : 0;
+  const int n = k.blocks, first = n && order_kind == kRandom ? (int)(random_bits() % n) : 0;
   for (int b = 0; b < n; ++b) {
     block_index = order_kind == kForward ? b : order_kind == kReverse ? n - 1 - b : (first + n - b) % n;
     run_block();
@@ -362,9 +379,9 @@ static void on_signal(int number) {
                            : "touches memory that is not mapped");
 }
 
-// The request on stdin: seconds, the data file; arrays (offset in the file, element bytes, elements, filled, name);
-// launches (kernel, order, seed, and for each parameter an array and the offset of its first element).
-static int serve(const Kernel* kernels) {
+// `path` holds the arrays' bytes. The request on stdin: seconds and counts; arrays (offset in the file, element bytes,
+// elements, filled, name); launches (kernel, order, seed, and for each parameter an array and the offset of its first element).
+static int serve(const Kernel* kernels, const char* path) {
   static char alternate[64 * 1024];
   stack_t alt = {};
   alt.ss_sp = alternate, alt.ss_size = sizeof alternate;
@@ -375,11 +392,11 @@ static int serve(const Kernel* kernels) {
   for (int number : signals) sigaction(number, &action, 0);
   int seconds, arrays, launches;
   long long size;
-  char path[512];
-  if (scanf("%d %511s %lld %d %d", &seconds, path, &size, &arrays, &launches) != 5) return 2;
+  if (scanf("%d %lld %d %d", &seconds, &size, &arrays, &launches) != 4) return 2;
   alarm(seconds);
   char* data = (char*)mmap(0, size, PROT_READ | PROT_WRITE, MAP_SHARED, open(path, O_RDWR), 0);
-  stacks = (char*)mmap(0, (size_t)kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const int lazily = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  stacks = (char*)mmap(0, (size_t)kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE, lazily, -1, 0);
   if (data == MAP_FAILED || stacks == MAP_FAILED) return 2;
   Region* regions = (Region*)calloc(arrays, sizeof(Region));
   for (Region* r = regions; r < regions + arrays; ++r) {
@@ -393,9 +410,10 @@ static int serve(const Kernel* kernels) {
   for (int l = 0; l < launches; ++l) {
     int which, parameters, array;
     long long offset;
-    if (scanf("%d %d %llu %d", &which, &order_kind, (unsigned long long*)&random_state, &parameters) != 4) return 2;
-    random_state = random_state * 2654435761u + 88172645463325252ull;
-    View<char> views[64];
+    unsigned long long seed;
+    if (scanf("%d %d %llu %d", &which, &order_kind, &seed, &parameters) != 4 || parameters > kMaxParameters) return 2;
+    random_state = seed * 2654435761u + 88172645463325252ull;
+    static View<char> views[kMaxParameters];
     for (int k = 0; k < parameters; ++k) {
       if (scanf("%d %lld", &array, &offset) != 2) return 2;
       views[k] = {regions[array].base + offset * regions[array].bytes, &regions[array]};
@@ -451,7 +469,9 @@ static float max_nan(float a, float b) { return a != a || a > b ? a : b; }
 static float min_nan(float a, float b) { return a != a || a < b ? a : b; }
 
 // Float to integer saturates; NaN gives 0 from f32 to i32 and the least integer elsewhere (PTX ISA, cvt).
-static int __double2int_rz(double x) { return x != x || x <= -2147483648.0 ? INT32_MIN : x >= 2147483647.0 ? INT32_MAX : (int)x; }
+static int __double2int_rz(double x) {
+  return x != x || x <= -2147483648.0 ? INT32_MIN : x >= 2147483647.0 ? INT32_MAX : (int)x;
+}
 static int __float2int_rz(float x) { return x != x ? 0 : __double2int_rz(x); }
 static long long __double2ll_rz(double x) {
   return x != x || x <= -9223372036854775808.0 ? INT64_MIN : x >= 9223372036854775808.0 ? INT64_MAX : (long long)x;

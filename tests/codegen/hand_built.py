@@ -92,8 +92,8 @@ def row_scale(rows: int = 8, threads: int = 64) -> KernelProgram:
         Let("row", mul(BLOCK, n)),
         Array("v", "f32", 4),
         load("v", "x", at, 4, cache="stream"),
-        Array("sum", "f32", 1),
         Array("other", "f32", 1),
+        Array("sum", "f32", 1),
         Assign("sum", i32(0), const(0.0, "f32")),
         For("i", i32(0), i32(4), 1, True, (Assign("sum", i32(0), add(register("sum", "f32"), square)),)),
     )

@@ -31,9 +31,8 @@ row_scale(const float* __restrict__ x, unsigned short* __restrict__ y) {
   const int row = block * 256;
   float v[4];
   load4_stream(v, x + row + thread * 4);
-  float sum;
   float other;
-  sum = 0.0f;
+  float sum = 0.0f;
   #pragma unroll
   for (int i = 0; i < 4; ++i) {
     sum = sum + v[i] * v[i];

@@ -84,11 +84,11 @@ def test_an_unknown_target_is_refused_with_the_nearest() -> None:
 
 
 def test_a_compiler_error_shows_the_line() -> None:
-    text = emit(row_scale()).replace("float sum;", "float sun;")
-    line = next(n for n, t in enumerate(text.splitlines(), 1) if "sum = 0.0f" in t)
+    text = emit(row_scale()).replace("float sum = 0.0f;", "float sun = 0.0f;")
+    line = next(n for n, t in enumerate(text.splitlines(), 1) if "sum = sum + v" in t)
     with pytest.raises(CompileError, match=rf'line {line}: identifier "sum" is undefined') as caught:
         compile_text(text, "sm_90a", "row_scale")
-    assert f">{line:5}   sum = 0.0f;" in str(caught.value)
+    assert f">{line:5}     sum = sum + v[i] * v[i];" in str(caught.value)
 
 
 def test_spills_are_complained_of() -> None:

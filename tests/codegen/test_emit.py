@@ -34,8 +34,9 @@ GOLDEN = Path(__file__).with_name("row_scale.cu")
 
 def body_of(value: Term, dtype: str = "f32") -> list[str]:
     """The lines that compute `value` of one loaded element `x_` and store it."""
-    lines = emit(pointwise("k", {"x": dtype}, [("y", value)], 32)).split("k(")[1].splitlines()
-    return [re.sub(r"^.* y_ =", "y_ =", line.strip()) for line in lines[5:-2]]
+    lines = emit(pointwise("k", {"x": dtype}, [("y", value)], 32)).splitlines()
+    first = next(n for n, line in enumerate(lines) if "x_ = x[at];" in line)
+    return [re.sub(r"^.* y_ =", "y_ =", line.strip()) for line in lines[first + 1 : -2]]
 
 
 def test_a_row_kernel_reads_as_a_person_would_write_it() -> None:
