@@ -71,6 +71,7 @@ class _Writer:
         self.written = {s.buffer for s in statements if isinstance(s, StoreGlobal)}
         self.offsets = shared_offsets(kernel)
         self.names = _names(kernel)
+        self.taken = set(self.names.values())
         self.expressions = Expressions(self.arrays, self.name, self.fresh)
         self.accesses: dict[str, Function] = {}
 
@@ -80,8 +81,7 @@ class _Writer:
 
     def fresh(self) -> str:
         """A name for a shared subterm."""
-        taken = set(self.names.values())
-        while f"t{self.temps}" in taken:
+        while f"t{self.temps}" in self.taken:
             self.temps += 1
         self.temps += 1
         return f"t{self.temps - 1}"
