@@ -114,7 +114,7 @@ class CoverProblem:
             constraints=LinearConstraint(matrix, low, high),
             integrality=np.ones(n),
             bounds=Bounds(0, 1),
-            options={"time_limit": max(0.05, deadline - time.perf_counter()), "mip_rel_gap": 0},
+            options={"time_limit": max(0.05, deadline - time.perf_counter()), "mip_rel_gap": 0, "presolve": False},
         )
         if result.x is None:
             return None

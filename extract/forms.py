@@ -25,8 +25,8 @@ from ir.machine import Machine
 
 Price = Callable[[KernelForm, Form], float | None]
 NARROW, WIDE = Breadth(), Breadth(per_class=24, per_cut=1, slack=40.0, diverse=True)
-NEAR_BEST = 3  # covers by simple candidates whose values siblings are sought among
-NEAR_SECONDS = 1.0
+NEAR_BEST = 1  # covers by simple candidates whose values siblings are sought among
+NEAR_SECONDS = 5.0
 TRIES = 3  # covers solved for each form asked for, since some differ by trivial moves
 
 

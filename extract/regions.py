@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from extract.facts import swept
 from extract.key import Canonical, canonical
@@ -167,7 +167,10 @@ def _share(made: list[set[Term]], ends: Sequence[Term]) -> set[Term]:
 
 
 def spelled(source: Source, cut: Cut) -> Canonical:
-    """The region as written, as one canonical kernel from the given classes to its roots."""
+    """The region as written, as one canonical kernel from the given classes to its roots.
+
+    Whether a value is an input of the program or of the region alone makes no difference.
+    """
     roots = sorted(cut.roots)
     ends = {source.terms[c]: c for c in sorted(cut.given)}
     new: dict[Term, Term] = {}
@@ -178,7 +181,8 @@ def spelled(source: Source, cut: Cut) -> Canonical:
     stores = [Store(buffer_of(c), source.load(c).index, new[source.terms[c]]) for c in roots]
     kernel = KernelForm("region", tuple(Part(source.axes(class_read(s.buffer)), (s,)) for s in stores))
     scratch = [source.scratch(c) for c in sorted(cut.roots | cut.given)]
-    form = Form("", source.graph.program.axes, (*source.graph.program.buffers, *scratch), ())
+    buffers = tuple(replace(b, role="input") for b in (*source.graph.program.buffers, *scratch))
+    form = Form("", source.graph.program.axes, buffers, ())
     return canonical(kernel, form)
 
 
