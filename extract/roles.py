@@ -125,10 +125,11 @@ def tile_axes(r: Roles, axes: Mapping[str, int], schedule: Schedule) -> tuple[Ti
         for a in reversed(r.grid):
             tiles[a] = min(padded(axes[a]), room)
             room //= tiles[a]
-    return tuple(_axis(a, axes[a], tiles.get(a, 1), r) for a in r.order)
+    return tuple(tile_axis(a, axes[a], tiles.get(a, 1), r) for a in r.order)
 
 
-def _axis(name: str, extent: int, tile: int, r: Roles) -> TileAxis:
+def tile_axis(name: str, extent: int, tile: int, r: Roles) -> TileAxis:
+    """The axis with a tile of that size; raises where the tile is illegal."""
     if tile & (tile - 1) or not 1 <= tile <= padded(extent):
         raise IRError(f"TILE: {name}:{tile} is no power of two between 1 and {padded(extent)}")
     if name in r.grid:

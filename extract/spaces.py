@@ -10,23 +10,68 @@ A swept axis whose tile covers its extent stays in registers between its sweeps,
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
-from extract.roles import is_fallback, listed_tiles, padded, threads, tile_axes
+from extract.roles import is_fallback, listed_tiles, padded, threads, tile_axis
 from extract.tile_cost import FOLD_US, PartCost, Tiles
 from ir.loop import Buffer, KernelForm
 from ir.machine import Machine
 from ir.node import IRError
 from ir.schedule import Schedule, parse_schedule, schedule
 
-THREADS = (64, 128, 256, 512, 1024)
-ELEMENTS = (1, 2, 4, 8, 16, 32, 64)
-FALLBACK = 128
-LANES = 32
-MOST_LINES = 64
 KEYS = ("WORK", "TILE", "REDUCE")
+LANES = 32
+LEAST_THREADS, MOST_THREADS = 64, 1024
+FALLBACK_THREADS = 128
+USUAL_THREADS = 256
+"""Threads of a block where nothing else decides."""
+SEED_THREADS, SEED_ELEMENTS, SEED_CUTS = (128, 512), (1, 4, 16), (0, 2, 4, 6)
+CLIMBS, MOST_STEPS, MOST_LINES = 4, 24, 64
+WIDEST_VECTOR = 16
+
+
+@dataclass(frozen=True)
+class Point:
+    """A choice of the space: threads, the tile of each axis that has one over 1, one vector, and how folds go."""
+
+    threads: int
+    tiles: tuple[tuple[str, int], ...]
+    vector_axis: str = ""
+    vector: int = 1
+    reduce: str = "block"
+
+    def line(self) -> Schedule:
+        """The canonical line."""
+        listed = [
+            f"{a}:{n}" + (f"/v{self.vector}" if a == self.vector_axis and self.vector > 1 else "")
+            for a, n in self.tiles
+        ]
+        fields = {"WORK": f"t{self.threads}"} | ({"TILE": ",".join(listed)} if listed else {})
+        return schedule(**fields | ({"REDUCE": self.reduce} if self.reduce != "block" else {}))
+
+    def tiled(self, axis: str, tile: int) -> Point:
+        """The point with another tile of one axis."""
+        tiles = {a: n for a, n in (dict(self.tiles) | {axis: tile}).items() if n > 1}
+        return replace(self, tiles=tuple(sorted(tiles.items()))).with_vector(self.vector_axis, self.vector)
+
+    def with_vector(self, axis: str, vector: int) -> Point:
+        """The point with a vector along an axis, as far as its tile reaches."""
+        vector = min(vector, dict(self.tiles).get(axis, 1))
+        return replace(self, vector_axis=axis if vector > 1 else "", vector=vector)
+
+
+def point(line: Schedule) -> Point:
+    """The point of a line that is not the fall-back; raises where more than one axis has a vector."""
+    listed = listed_tiles(line)
+    vectors = [(a, v) for a, (_, v) in listed.items() if v > 1]
+    if len(vectors) > 1:
+        raise IRError(f"TILE: {vectors[0][0]} and {vectors[1][0]} both have a vector")
+    tiles = tuple(sorted((a, n) for a, (n, _) in listed.items() if n > 1))
+    axis, vector = vectors[0] if vectors else ("", 1)
+    return Point(threads(line), tiles, axis, vector, line.get("REDUCE", "block"))
 
 
 @dataclass(frozen=True)
@@ -34,120 +79,106 @@ class Space:
     """The listed lines of a kernel's space, best first by the model; the fall-back is last."""
 
     lines: tuple[Schedule, ...]
-    rules: _Rules
+    rules: Rules
 
     @property
     def size(self) -> int:
-        """Number of lines."""
+        """Number of listed lines."""
         return len(self.lines)
 
     def check(self, line: str | Schedule) -> Schedule:
-        """The line in canonical spelling; raises `IRError` with the reason and the nearest legal lines."""
+        """The line in canonical spelling; raises `IRError` with the reason and the nearest listed lines."""
         try:
             given = parse_schedule(str(line))
-            self.rules.check(given)
+            return self.rules.checked(given)
         except IRError as e:
-            near = self.nearest(str(line))
-            raise IRError(f"{e}; near are " + " | ".join(map(str, near))) from None
-        return (
-            spelled(threads(given), listed_tiles(given), given.get("REDUCE")) if not is_fallback(given) else given
-        )
+            near = " | ".join(map(str, self.nearest(str(line))))
+            raise IRError(f"{e}; near are {near}") from None
 
     def nearest(self, line: str, count: int = 3) -> tuple[Schedule, ...]:
-        """The listed lines that differ least from a line, which need not be legal or even a schedule."""
-        wanted = _sizes(line)
+        """The listed lines whose numbers differ least from those of a line, which need not be legal or a schedule."""
+        wanted = _numbers(line)
 
         def distance(s: Schedule) -> float:
-            own = _sizes(str(s))
-            return sum(abs(math.log2(own.get(k, 1)) - math.log2(wanted.get(k, 1))) for k in {*own, *wanted})
+            own = _numbers(str(s))
+            return sum(abs(math.log2(own.get(k, 1) / wanted.get(k, 1))) for k in {*own, *wanted})
 
         return tuple(sorted(self.lines, key=distance)[:count])
 
 
-def _sizes(line: str) -> dict[str, int]:
-    """Every number of a line by the word before it, for comparison only."""
-    out: dict[str, int] = {}
-    for word in line.replace("=", ",").replace("/", ",").split(","):
-        for piece in word.split():
-            name, _, number = piece.rpartition(":") if ":" in piece else (piece.rstrip("0123456789"), "", piece)
-            digits = "".join(c for c in number if c.isdigit())
-            out[name] = max(1, int(digits)) if digits else 2
-    return out
-
-
-def spelled(work: int, tiles: Mapping[str, tuple[int, int]], reduce: str = "") -> Schedule:
-    """The canonical line: axes by name, tiles of 1 left out, the default way of folding left out."""
-    listed = [
-        f"{a}:{tile}" + (f"/v{vector}" if vector > 1 else "")
-        for a, (tile, vector) in sorted(tiles.items())
-        if tile > 1
-    ]
-    fields = {"WORK": f"t{work}"} | ({"TILE": ",".join(listed)} if listed else {})
-    return schedule(**fields | ({"REDUCE": reduce} if reduce not in ("", "block") else {}))
+def _numbers(line: str) -> dict[str, int]:
+    """Every number of a line by the word before it."""
+    return {name: max(1, int(number)) for name, number in re.findall(r"(\w*?[a-z]\d*:|[a-z]+)(\d+)", line)}
 
 
 @dataclass(frozen=True)
-class _Rules:
-    """What makes a line legal for a kernel."""
+class Rules:
+    """What makes a line legal for a kernel with these parts and extents, and what it costs."""
 
     parts: tuple[PartCost, ...]
     axes: Mapping[str, int]
 
-    def check(self, line: Schedule) -> None:
-        """Raise `IRError` with the reason where the line is not legal."""
+    def checked(self, line: Schedule) -> Schedule:
+        """The line in canonical spelling; raises `IRError` with the reason where it is not legal."""
         for key, _ in line.fields:
             if key not in KEYS:
                 raise IRError(f"schedule: {key} has no meaning for this kernel")
-        count = threads(line)
-        if count % LANES or not LANES <= count <= 1024:
-            raise IRError(f"WORK: {count} threads are no multiple of {LANES} up to 1024")
+        if threads(line) % LANES or not LANES <= threads(line) <= MOST_THREADS:
+            raise IRError(f"WORK: {threads(line)} threads are no multiple of {LANES} up to {MOST_THREADS}")
         if is_fallback(line):
             if len(line.fields) > 1:
                 raise IRError("WORK=points takes no other field")
-            return
-        if line.get("REDUCE", "block") not in FOLD_US:
-            raise IRError(f"REDUCE={line.get('REDUCE')} is none of {', '.join(FOLD_US)}")
-        tiles = listed_tiles(line)
-        for name, (tile, vector) in tiles.items():
-            if name not in self.axes:
-                raise IRError(f"TILE: the kernel has no axis {name}")
-            if vector & (vector - 1) or not 1 <= vector <= min(tile, 16):
-                raise IRError(f"TILE: v{vector} is no power of two up to the tile {tile} and 16")
+            return line
+        p = point(line)
+        if p.reduce not in FOLD_US:
+            raise IRError(f"REDUCE={p.reduce} is none of {', '.join(FOLD_US)}")
+        if p.vector & (p.vector - 1) or p.vector > min(dict(p.tiles).get(p.vector_axis, 1), WIDEST_VECTOR):
+            raise IRError(
+                f"TILE: v{p.vector} is no power of two up to the tile of {p.vector_axis} and {WIDEST_VECTOR}"
+            )
+        for a in listed_tiles(line):
+            if a not in self.axes:
+                raise IRError(f"TILE: the kernel has no axis {a}")
         for part in self.parts:
-            self.fits(part, choice(part, self.axes, line))
+            tiles = self.tiles(part, p)
+            if part.words(tiles) > part.most_words(tiles):
+                raise IRError(
+                    f"TILE: a thread's tiles take {part.words(tiles)} register words, at most {part.most_words(tiles)} fit"
+                )
+        return p.line()
 
-    def fits(self, part: PartCost, c: Tiles) -> None:
-        """Raise `IRError` where a part cannot run with these tiles."""
-        words, most = part.words(c), part.most_words(c)
-        if words > most:
-            raise IRError(f"TILE: tiles of {words} register words a thread exceed {most}")
+    def tiles(self, part: PartCost, p: Point) -> Tiles:
+        """The tiles of a part; raises where a tile is illegal."""
+        sizes = dict(p.tiles)
+        axes = {a: tile_axis(a, self.axes[a], sizes.get(a, 1), part.roles) for a in part.roles.order}
+        own = p.vector_axis in axes
+        return Tiles(axes, p.threads, p.vector if own else 1, p.vector_axis if own else None, p.reduce)
 
+    def us(self, p: Point) -> float:
+        """The modelled time; infinite where the point is not legal."""
+        total = 0.0
+        for part in self.parts:
+            tiles = self.tiles(part, p)
+            if part.words(tiles) > part.most_words(tiles):
+                return math.inf
+            total += part.us(tiles)
+        return total * (1 + 0.005 * abs(math.log2(p.threads / USUAL_THREADS)))
 
-def choice(part: PartCost, axes: Mapping[str, int], line: Schedule) -> Tiles:
-    """The tile sizes of a part under a line."""
-    tiles = {a.name: a for a in tile_axes(part.roles, axes, line)}
-    vectors = {a: v for a, (_, v) in listed_tiles(line).items() if v > 1 and a in tiles}
-    axis = next(iter(vectors), None)
-    return Tiles(tiles, threads(line), vectors[axis] if axis else 1, axis, line.get("REDUCE", "block"))
+    def legal_tile(self, axis: str, tile: int) -> bool:
+        """Whether the tile is legal for the axis in every part."""
+        serial = any(axis in part.roles.serial for part in self.parts)
+        return 1 <= tile <= (1 if serial else padded(self.axes[axis]))
 
 
 def space(kernel: KernelForm, buffers: Sequence[Buffer], axes: Mapping[str, int], machine: Machine) -> Space:
-    """The schedule space of a kernel whose axes have the extents `axes`."""
-    parts = tuple(PartCost(p, buffers, axes, machine) for p in kernel.parts)
-    rules = _Rules(parts, axes)
-    priced: dict[Schedule, float] = {}
-    main = max(parts, key=lambda p: sum(a.buffer.bytes for a in (*p.loads, *p.stores)))
-    for work in THREADS:
-        others: dict[str, tuple[int, int]] = {}
-        for part in parts:
-            if part is not main:
-                others |= _best(part, work, rules)
-        for tiles, reduce in _candidates(main, work, axes):
-            line = spelled(work, others | tiles, reduce)
-            if line not in priced:
-                priced[line] = _price(line, parts, rules)
-    ranked = sorted((us, str(line), line) for line, us in priced.items() if us < math.inf)
-    return Space((*(line for _, _, line in ranked[:MOST_LINES]), fallback_schedule(kernel)), rules)
+    """The schedule space of a kernel whose axes have the extents `axes`: what climbing the model from a few seeds meets."""
+    rules = Rules(tuple(PartCost(p, buffers, axes, machine) for p in kernel.parts), axes)
+    priced = {p: rules.us(p) for p in _seeds(rules)}
+    for start in sorted(priced, key=lambda p: (priced[p], str(p)))[:CLIMBS]:
+        _climb(start, rules, priced)
+    legal = [p for p, us in priced.items() if us < math.inf]
+    ranked = sorted(legal, key=lambda p: _rank(p, priced[p]))[:MOST_LINES]
+    return Space((*(p.line() for p in ranked), fallback_schedule(kernel)), rules)
 
 
 def default_schedule(
@@ -159,60 +190,74 @@ def default_schedule(
 
 def fallback_schedule(kernel: KernelForm) -> Schedule:
     """The line that is legal for every kernel."""
-    return schedule(WORK=f"points{FALLBACK}")
+    return schedule(WORK=f"points{FALLBACK_THREADS}")
 
 
-def _price(line: Schedule, parts: Sequence[PartCost], rules: _Rules) -> float:
-    total = 0.0
-    for part in parts:
-        c = choice(part, rules.axes, line)
-        try:
-            rules.fits(part, c)
-        except IRError:
-            return math.inf
-        total += part.us(c)
-    return total
+def _rank(p: Point, us: float) -> tuple[float, int, str]:
+    """By time to three digits, then by the length of the run of neighbours."""
+    return float(f"{us:.3g}"), -dict(p.tiles).get(p.vector_axis, 1), str(p)
 
 
-def _best(part: PartCost, work: int, rules: _Rules) -> dict[str, tuple[int, int]]:
-    """The best tiles of one part alone."""
-    options = [tiles for tiles, reduce in _candidates(part, work, rules.axes) if not reduce]
-    return min(options, key=lambda tiles: _price(spelled(work, tiles), (part,), rules), default={})
+# ---- which points are priced
 
 
-def _candidates(
-    part: PartCost, work: int, axes: Mapping[str, int]
-) -> Iterator[tuple[dict[str, tuple[int, int]], str]]:
-    """Tiles of `work` threads times a few elements each, dealt out to the axes that matter in several orders."""
-    order = [a for a in reversed(part.roles.order) if axes[a] > 1 and a not in part.roles.serial]
-    near = [a for a in order if any(x.contiguous == a for x in (*part.loads, *part.stores))]
-    active = list(dict.fromkeys([*near, *(a for a in order if a in part.roles.swept), *order]))[:3]
-    seen: set[str] = set()
-    if not active:
-        yield {}, ""
-        return
-    for first in permutations(active):
-        widest = part.widest_vector(first[0])
-        for elements in ELEMENTS:
-            for cut in range(7):
-                tiles: dict[str, tuple[int, int]] = {}
-                room = work * elements
-                for k, a in enumerate(first):
-                    tile = min(padded(axes[a]), max(room >> cut, 1) if k == 0 else room)
-                    vector = min(widest, tile) if k == 0 else 1
-                    tiles[a], room = (tile, vector), room // tile
-                yield from _ways(part, work, tiles, first[0], seen)
+def _seeds(rules: Rules) -> Iterator[Point]:
+    """Threads times a few elements, dealt out to the axes that lie side by side in memory or are swept, in any order."""
+    main = max(rules.parts, key=lambda p: sum(a.buffer.bytes for a in p.accesses))
+    others = [a for part in rules.parts if part is not main for a in part.near if a not in main.roles.order]
+    active = [a for a in dict.fromkeys((*main.near, *main.roles.order[::-1])) if rules.legal_tile(a, 2)][:3]
+    for count in SEED_THREADS:
+        rest = tuple((a, min(padded(rules.axes[a]), count)) for a in others if rules.legal_tile(a, 2))
+        for order in permutations(active):
+            for elements in SEED_ELEMENTS:
+                for cut in SEED_CUTS:
+                    yield _dealt(Point(count, tuple(sorted(rest))), order, elements, cut, rules)
 
 
-def _ways(
-    part: PartCost, work: int, tiles: dict[str, tuple[int, int]], first: str, seen: set[str]
-) -> Iterator[tuple[dict[str, tuple[int, int]], str]]:
-    """The tiles once for each way of folding that keeps all threads busy."""
-    key = str(sorted(tiles.items()))
-    if key in seen:
-        return
-    seen.add(key)
-    yield tiles, ""
-    rows = math.prod(tile for a, (tile, _) in tiles.items() if a not in part.roles.swept)
-    if first in part.roles.swept and rows * LANES >= work and tiles[first][0] > LANES:
-        yield tiles, "lanes"
+def _dealt(p: Point, order: Sequence[str], elements: int, cut: int, rules: Rules) -> Point:
+    """The point with the tile of a block dealt out to the axes in order, the first getting 2**cut less than it could."""
+    room = p.threads * elements
+    for k, a in enumerate(order):
+        tile = min(padded(rules.axes[a]), max(room >> cut, 1) if k == 0 else room)
+        p, room = p.tiled(a, tile), room // tile
+    if order:
+        widest = max(part.widest_vector(order[0]) for part in rules.parts if order[0] in part.roles.order)
+        p = p.with_vector(order[0], widest)
+    return p
+
+
+def _climb(start: Point, rules: Rules, priced: dict[Point, float]) -> None:
+    """Price the neighbours of a point, go to the best, and so on while it is better."""
+    here = start
+    for _ in range(MOST_STEPS):
+        around = list(_neighbours(here, rules))
+        for p in around:
+            if p not in priced:
+                priced[p] = rules.us(p)
+        best = min(around, key=lambda p: (priced[p], str(p)), default=here)
+        if priced[best] >= priced[here]:
+            return
+        here = best
+
+
+def _neighbours(p: Point, rules: Rules) -> Iterator[Point]:
+    """Points that differ by a factor of two in one number, or two that keep the tile's size, or in how folds go."""
+    sizes = dict(p.tiles)
+    for count in (p.threads // 2, p.threads * 2):
+        if LEAST_THREADS <= count <= MOST_THREADS:
+            yield replace(p, threads=count)
+    for a in rules.axes:
+        for tile in (sizes.get(a, 1) // 2, sizes.get(a, 1) * 2):
+            if rules.legal_tile(a, tile):
+                yield p.tiled(a, tile)
+                for b in rules.axes if tile > sizes.get(a, 1) else ():
+                    if b != a and sizes.get(b, 1) > 1:
+                        yield p.tiled(a, tile).tiled(b, sizes[b] // 2)
+    for axis, _ in p.tiles:
+        widest = max(part.widest_vector(axis) for part in rules.parts if axis in part.roles.order)
+        if axis != p.vector_axis and widest > 1:
+            yield p.with_vector(axis, widest)
+    if p.vector > 1:
+        yield p.with_vector(p.vector_axis, p.vector // 2)
+    if any(part.roles.swept for part in rules.parts):
+        yield from (replace(p, reduce=r) for r in FOLD_US if r != p.reduce)

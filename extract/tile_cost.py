@@ -17,13 +17,16 @@ from ir.machine import Machine
 from ir.node import postorder
 from ir.tile import TileAxis
 
-SECTOR_BYTES = 32
+SECTOR_BYTES, LINE_BYTES = 32, 128
 VECTOR_BYTES = 16
 STEP_US = 0.7
 INSTRUCTION_US = 0.002
 MOVE_COST = 4
 OVERLAP = 0.1
+IDLE = 0.02
 FOLD_US = {"block": 0.3, "lanes": 0.1, "serial": 0.0}
+FOLD_THREADS = {"block": 1024, "lanes": 32, "serial": 1}
+"""Per way of folding: the time that threads take to exchange results, and the threads that may share a fold."""
 MOST_WORDS = 128
 """Register words that the tiles of one thread may hold; larger tiles spill."""
 KEPT_WORDS = 24
@@ -44,7 +47,7 @@ class Access:
     def element_bytes(self) -> int:
         return DTYPES[self.buffer.dtype].bytes
 
-    @property
+    @cached_property
     def contiguous(self) -> str | None:
         """The axis along which neighbours lie side by side."""
         return next((a for a, s in self.strides.items() if s == 1), None)
@@ -64,10 +67,13 @@ class Tiles:
         """Positions of one tile over the axes."""
         return math.prod(self.axes[a].tile for a in axes)
 
-    def held(self, axes: frozenset[str]) -> int:
-        """Elements of such a tile in one thread."""
+    def held(self, axes: frozenset[str], swept: frozenset[str]) -> int:
+        """Elements of such a tile in one thread, given which axes are swept and how many threads may share those."""
+        folded = self.elements(axes & swept)
+        sharing = min(FOLD_THREADS[self.reduce], folded, self.threads)
+        each = -(-folded // sharing) * -(-self.elements(axes - swept) * sharing // self.threads)
         least = min(self.vector, self.axes[self.vector_axis].tile) if self.vector_axis in axes else 1
-        return max(-(-self.elements(axes) // self.threads), least)
+        return max(each, least)
 
     def steps(self, axes: frozenset[str]) -> int:
         """Steps of the streams over the streamed ones among the axes."""
@@ -96,15 +102,36 @@ class PartCost:
                 self.sweeps[a] = max(self.sweeps[a], n + (a in self.roles.written))
 
     @cached_property
+    def accesses(self) -> list[Access]:
+        """All loads and stores."""
+        return [*self.loads, *self.stores]
+
+    @cached_property
+    def near(self) -> list[str]:
+        """Axes along which some access has its neighbours, then swept ones, fastest first."""
+        side_by_side = {x.contiguous for x in self.accesses}
+        order = self.roles.order[::-1]
+        return [
+            *(a for a in order if a in side_by_side),
+            *(a for a in order if a in self.roles.swept - side_by_side),
+        ]
+
+    @cached_property
     def distinct_loads(self) -> list[Access]:
         """Loads whose values a thread may hold at one time."""
         return list({(a.buffer.name, a.axes): a for a in self.loads}.values())
 
+    def held(self, axes: frozenset[str], c: Tiles) -> int:
+        """Elements of a tile over the axes in one thread."""
+        return c.held(axes, self.roles.swept)
+
     def words(self, c: Tiles) -> int:
         """Register words that the tiles of a thread take: every load over several elements, and two of the widest."""
-        wide = max((c.held(axes) for axes in self.work), default=1)
+        wide = max((self.held(axes, c) for axes in self.work), default=1)
         return 2 * wide + sum(
-            max(1, c.held(a.axes) * a.element_bytes // 4) for a in self.distinct_loads if c.held(a.axes) > 1
+            max(1, self.held(a.axes, c) * a.element_bytes // 4)
+            for a in self.distinct_loads
+            if self.held(a.axes, c) > 1
         )
 
     def most_words(self, c: Tiles) -> int:
@@ -117,14 +144,14 @@ class PartCost:
         blocks = math.prod(c.axes[a].tiles for a in self.roles.grid)
         busy = min(1.0, max(blocks, 1) / m.sms)
         traffic = memory = moves = 0.0
-        for access in (*self.loads, *self.stores):
+        for access in self.accesses:
             steps = c.steps(access.axes) * self.repeats(access.axes, c)
             moved = blocks * steps * c.elements(access.axes) * access.element_bytes / self.efficiency(access, c)
             traffic += moved
             memory += min(access.buffer.bytes, moved)
             wide = min(c.vector, VECTOR_BYTES // access.element_bytes) if access.contiguous == c.vector_axis else 1
-            moves += steps * -(-c.held(access.axes) // wide)
-        work = sum(n * c.steps(axes) * self.repeats(axes, c) * c.held(axes) for axes, n in self.work.items())
+            moves += steps * -(-self.held(access.axes, c) // wide)
+        work = sum(n * c.steps(axes) * self.repeats(axes, c) * self.held(axes, c) for axes, n in self.work.items())
         instructions = work + MOVE_COST * moves
         issue = blocks * c.threads * instructions / (m.f32_flops_per_s / 2)
         registers = c.threads * (self.words(c) + KEPT_WORDS)
@@ -137,7 +164,9 @@ class PartCost:
             issue / busy * 1e6,
             latency,
         )
-        return m.launch_us + max(times) + OVERLAP * sum(times)
+        widest = max((c.elements(axes) for axes in self.work), default=1)
+        idle = max(0.0, math.log2(c.threads / widest))
+        return (m.launch_us + max(times) + OVERLAP * sum(times)) * (1 + IDLE * idle)
 
     def repeats(self, axes: frozenset[str], c: Tiles) -> int:
         """How many sweeps use a value over these axes again, where one of them is streamed."""
@@ -154,12 +183,14 @@ class PartCost:
             return 1.0
         along = access.contiguous
         run = access.element_bytes * (c.axes[along].tile if along else 1)
-        return min(1.0, run / SECTOR_BYTES)
+        return max(run / SECTOR_BYTES if run < SECTOR_BYTES else 1.0, 1 / SECTOR_BYTES) * (
+            1.0 if run >= LINE_BYTES else 0.8
+        )
 
     def widest_vector(self, axis: str) -> int:
         """Elements that 16-byte accesses along the axis move at once, where it divides and is aligned; else fewer."""
         widths = [1]
-        for access in (*self.loads, *self.stores):
+        for access in self.accesses:
             if access.contiguous == axis:
                 width = VECTOR_BYTES // access.element_bytes
                 others = [s for a, s in access.strides.items() if a != axis]

@@ -1,0 +1,145 @@
+"""Schedule spaces list legal lines only, best first, and refuse others with the reason and what is near."""
+
+import time
+
+import pytest
+
+from extract.roles import listed_tiles
+from extract.spaces import default_schedule, fallback_schedule, space
+from ir import term as T
+from ir.machine import A100, H200
+from ir.node import IRError
+from ir.schedule import parse_schedule
+from tests.extract.kernels import CASES, buffer, case, decayed_sum, exp, i, load, mul, put, scaled_rows
+
+
+def listed(c, machine=H200):
+    return space(c.kernel, c.form.buffers, c.form.axes, machine)
+
+
+def rows(m, n, dtype):
+    x, out = buffer("x", dtype, m, n), buffer("out", dtype, m, n, role="output")
+    v = load(x, i("a"), i("b"))
+    value = T.round_to(dtype, "op", mul(v, T.unary("rsqrt", T.fold("b", "add", mul(v, v)))))
+    return shape({"a": m, "b": n}, [x, out], put(out, (i("a"), i("b")), value))
+
+
+def columns(m, n):
+    x, out = buffer("x", "f32", m, n), buffer("out", "f32", n, role="output")
+    return shape({"a": m, "b": n}, [x, out], put(out, (i("b"),), T.fold("a", "add", load(x, i("a"), i("b")))))
+
+
+def elementwise(m, n, dtype):
+    x, out = buffer("x", dtype, m, n), buffer("out", dtype, m, n, role="output")
+    value = T.round_to(dtype, "op", exp(load(x, i("a"), i("b"))))
+    return shape({"a": m, "b": n}, [x, out], put(out, (i("a"), i("b")), value))
+
+
+def shape(axes, buffers, store):
+    """A case without inputs, whose buffers may be large."""
+    return case(axes, buffers, store, **{b.name: None for b in buffers})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_listed_line_is_legal_and_spelled_as_it_would_be_again(name):
+    s = listed(CASES[name]())
+    assert [s.check(line) for line in s.lines] == list(s.lines)
+    assert len(set(s.lines)) == s.size
+    assert [parse_schedule(str(line)) for line in s.lines] == list(s.lines)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_fall_back_is_last_and_the_default_first(name):
+    c = CASES[name]()
+    s = listed(c)
+    assert s.lines[-1] == fallback_schedule(c.kernel)
+    assert s.lines[0] == default_schedule(c.kernel, c.form.buffers, c.form.axes, H200)
+    assert s.size > 1
+
+
+def test_a_line_is_put_into_canonical_spelling():
+    s = listed(scaled_rows())
+    assert str(s.check("TILE=b:128/v4,a:2 WORK=t64")) == "WORK=t64 TILE=a:2,b:128/v4"
+    assert str(s.check("WORK=t64 TILE=a:1,b:128 REDUCE=block")) == "WORK=t64 TILE=b:128"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("WORK=t64 STAGE=tma", "STAGE has no meaning for this kernel"),
+        ("WORK=t100", "100 threads are no multiple of 32"),
+        ("WORK=t2048", "2048 threads are no multiple of 32 up to 1024"),
+        ("WORK=w4", "WORK=w4 is neither"),
+        ("TILE=b:128", "WORK= is neither"),
+        ("WORK=points128 TILE=b:128", "WORK=points takes no other field"),
+        ("WORK=t64 TILE=c:4", "the kernel has no axis c"),
+        ("WORK=t64 TILE=b:96", "b:96 is no power of two between 1 and 128"),
+        ("WORK=t64 TILE=b:256", "b:256 is no power of two between 1 and 128"),
+        ("WORK=t64 TILE=b:128/v3", "v3 is no power of two"),
+        ("WORK=t64 TILE=b:128/v32", "v32 is no power of two up to the tile of b and 16"),
+        ("WORK=t64 TILE=a:8/v8,b:128/v4", "a and b both have a vector"),
+        ("WORK=t64 TILE=b:64,b:32", "once an axis"),
+        ("WORK=t64 TILE=b:128 REDUCE=tree", "REDUCE=tree is none of block, lanes, serial"),
+        ("WORK=t32 TILE=a:8,b:128 REDUCE=serial", "register words"),
+        ("WORK t64", "is not KEY=value"),
+    ],
+)
+def test_an_illegal_line_is_refused_with_the_reason_and_three_near_lines(line, why):
+    s = listed(scaled_rows())
+    with pytest.raises(IRError, match=f"{why}.*; near are ") as e:
+        s.check(line)
+    near = str(e.value).split("; near are ")[1].split(" | ")
+    assert len(near) == 3 and all(s.check(n) in s.lines for n in near)
+
+
+def test_the_nearest_lines_differ_least():
+    s = listed(scaled_rows())
+    line = s.lines[5]
+    assert s.nearest(str(line))[0] == line
+
+
+def test_a_stream_that_goes_by_single_positions_has_no_other_tile():
+    s = listed(decayed_sum())
+    assert all("b" not in listed_tiles(line) for line in s.lines)
+    with pytest.raises(IRError, match="b is streamed by single positions, not by 8"):
+        s.check("WORK=t64 TILE=b:8")
+
+
+def first_tiles(c):
+    return {a: tile for a, (tile, _) in listed_tiles(listed(c).lines[0]).items()}
+
+
+def test_a_row_of_moderate_length_stays_in_registers():
+    assert first_tiles(rows(16384, 4096, "bf16"))["b"] == 4096
+    assert first_tiles(rows(32, 2048, "f32"))["b"] == 2048
+
+
+def test_short_rows_share_a_block():
+    tiles = first_tiles(rows(100000, 64, "f32"))
+    assert tiles["b"] == 64 and tiles["a"] >= 8
+
+
+def test_a_long_row_is_swept_by_tiles():
+    assert 256 <= first_tiles(rows(1024, 131072, "f32"))["b"] <= 16384
+
+
+def test_a_fold_along_columns_reads_runs_of_neighbours():
+    tiles = first_tiles(columns(16384, 4096))
+    assert tiles["b"] >= 8 and tiles["a"] >= 32
+
+
+def test_an_elementwise_kernel_moves_sixteen_bytes_at_once():
+    assert max(v for _, v in listed_tiles(listed(elementwise(4096, 4096, "bf16")).lines[0]).values()) == 8
+    assert max(v for _, v in listed_tiles(listed(elementwise(4096, 4096, "f32")).lines[0]).values()) == 4
+    assert "/v" not in str(listed(elementwise(4096, 4095, "f32")).lines[0])
+
+
+def test_a_space_lists_in_milliseconds():
+    c = rows(16384, 4096, "bf16")
+    start = time.perf_counter()
+    listed(c)
+    assert time.perf_counter() - start < 0.25
+
+
+def test_another_machine_has_a_space_too():
+    assert listed(rows(16384, 4096, "f16"), A100).size > 10
