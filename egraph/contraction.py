@@ -21,14 +21,11 @@ from egraph.law import (
 )
 from ir.term import Binary, Fold, Term, Unary
 
-DECLARATIONS = """
+DEMAND = f"""
 (relation pneed (Axes E))
 (relation aneed (Axes E))
 (relation psplit (E Axes E E))
 (relation asplit (E Axes E E))
-"""
-
-DEMAND = f"""
 (rule ((= e (Fold s "add" b))) ((pneed s b)) :ruleset split)
 (rule ((= e (Fold s "max" b))) ((pneed s b) (aneed s b)) :ruleset split)
 (rule ((pneed s e) (= e (Binary "mul" a b))) ((pneed s a) (pneed s b)) :ruleset split)
@@ -71,7 +68,7 @@ def sum_splits_into_addends() -> list[Rule]:
             '(asplit e s (Binary "add" c d) (Binary "add" r q))',
         ),
         (
-            f'{live} (= e (Unary "neg" a)) (asplit a s c r)',
+            f'{live} (= e (Unary "neg" a)) (asplit a s c r) (!= c (Identity "add"))',
             '(asplit e s (Unary "neg" c) (Unary "neg" r))',
         ),
         (

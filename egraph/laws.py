@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from egraph import contraction, normal, rounding, streaming
+from egraph import approximate, contraction, normal, rounding, streaming
 from egraph.graph import EGraphError
 from egraph.law import LAWS, NUMERICS, Law
 
 __all__ = ["LAWS", "Law", "laws"]
 
-FAMILIES = (normal, contraction, rounding, streaming)
-PLUMBING = "\n".join((contraction.DECLARATIONS, streaming.DECLARATIONS, contraction.DEMAND, streaming.DEMAND))
+FAMILIES = (normal, contraction, rounding, streaming, approximate)
+PLUMBING = "\n".join((contraction.DEMAND, streaming.DEMAND, approximate.DEMAND))
+"""Relations and demand rules that the laws of several families share; they hold under every setting."""
 
 
 def laws(numerics: str = "default", without: Collection[str] = ()) -> tuple[Law, ...]:

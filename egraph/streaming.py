@@ -15,14 +15,6 @@ from __future__ import annotations
 
 from egraph.law import Rule, constant, has_fold, no_fold, relational, varies
 
-DECLARATIONS = """
-(relation eneed (String E))
-(relation exponential (E))
-(function state (E String) i64 :merge (max old new))
-(ruleset mark)
-(relation esplit (E String E E))
-(relation streams (E String))
-"""
 _ONE = '(Identity "mul")'
 
 
@@ -31,6 +23,12 @@ def _set(j: str) -> str:
 
 
 DEMAND = f"""
+(relation eneed (String E))
+(relation exponential (E))
+(function state (E String) i64 :merge (max old new))
+(ruleset mark)
+(relation esplit (E String E E))
+(relation streams (E String))
 (rule ((single e j "add" b) {has_fold("b", "j").facts}) ((eneed j b)) :ruleset split)
 (rule ((eneed j e) (= e (Binary "mul" a b))) ((eneed j a) (eneed j b)) :ruleset split)
 (rule ((eneed j e) (= e (Unary "exp" a)) {has_fold("a", "j").facts}) ((aneed (set-of j) a)) :ruleset split)
