@@ -29,8 +29,11 @@ def _placed(body: tuple[K.Statement, ...], touched: Touched) -> tuple[tuple[K.St
     for s in body:
         match s:
             case K.For():
-                _, once = _placed(s.body, touched)  # a step meets the accesses of the step before it
-                inner, after = _placed(s.body, _either(touched, once))
+                inner, after = _steps(s.body, touched)
+                alone, after_alone = _steps(s.body, NOTHING)
+                if _barriers(alone) < _barriers(inner):
+                    out.append(K.Barrier())
+                    inner, after, touched = alone, after_alone, NOTHING
                 out.append(replace(s, body=inner))
                 touched = _either(touched, after)
             case K.If():
@@ -49,3 +52,13 @@ def _placed(body: tuple[K.Statement, ...], touched: Touched) -> tuple[tuple[K.St
             case _:
                 out.append(s)
     return tuple(out), touched
+
+
+def _steps(body: tuple[K.Statement, ...], touched: Touched) -> tuple[tuple[K.Statement, ...], Touched]:
+    """A loop's body, each of whose steps meets the accesses of the step before it."""
+    _, once = _placed(body, touched)
+    return _placed(body, _either(touched, once))
+
+
+def _barriers(body: tuple[K.Statement, ...]) -> int:
+    return sum(isinstance(s, K.Barrier) for s in K.walk(body))

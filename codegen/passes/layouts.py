@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from codegen.passes.state import PartPlan, State
+from codegen.passes.state import PartPlan, State, access_name
 from codegen.passes.terms import linear
 from ir import tile
 from ir.dtype import DTYPES
 from ir.interval import Interval, Ranges, run_along
 from ir.layout import LANES, Family, Mode
 from ir.loop import Buffer
-from ir.node import IRError
+from ir.node import IRError, postorder
 from ir.schedule import Schedule
-from ir.term import Index, Term
+from ir.term import Index, Term, Var
 from ir.tile import TileAxis, TileLoad, TilePart, TileStore
 
 VECTOR_BYTES = 16
+SECTOR_BYTES = 32
+"""What memory moves at least: lanes that touch sectors of their own waste the rest."""
+STAGED_BYTES = 32768
+"""The largest tile that changes its layout in shared memory."""
 _WORK = re.compile(r"(?:t|points)(\d+)")
 _REDUCE = {"serial": 1, "lanes": LANES}
 
@@ -42,10 +46,12 @@ def vector_wishes(schedule: Schedule) -> dict[str, int]:
 def choose_layouts(state: State) -> State:
     """Give every axis of every part its register and thread modes."""
     buffers = {b.name: b for b in state.tile.buffers}
-    plans = tuple(
-        PartPlan(_Chooser(p, buffers, state.tile.schedule, state.threads).family()) for p in state.tile.parts
-    )
-    return replace(state, plans=plans)
+    plans = []
+    for part in state.tile.parts:
+        chooser = _Chooser(part, buffers, state.tile.schedule, state.threads)
+        layouts = chooser.family(chooser.order())
+        plans.append(PartPlan(layouts, chooser.staged(layouts)))
+    return replace(state, plans=tuple(plans))
 
 
 def element_offset(buffer: Buffer, index: tuple[Term, ...]) -> Term:
@@ -71,8 +77,9 @@ def legal_width(offset: Term, axis: TileAxis, buffer: Buffer, limit: int) -> int
 
 @dataclass(frozen=True)
 class _Touch:
-    """One access: its buffer, offset, axes, and how many elements a tile of it has."""
+    """One access; `weight` is its say in what is contiguous: the elements of a tile, fourfold for a store."""
 
+    name: str
     buffer: Buffer
     offset: Term
     axes: frozenset[str]
@@ -84,6 +91,7 @@ class _Chooser:
         self.part, self.threads = part, threads
         self.wishes, self.reduce = vector_wishes(schedule), schedule.get("REDUCE")
         self.values = tile.infer(part, buffers)
+        self.ranges = Ranges({Index(a.name): (0, max(a.extent - 1, 0)) for a in part.axes})
         self.touches: list[_Touch] = []
         together = [v.free for v in self.values.values()]
         self.folded: set[str] = set()
@@ -95,20 +103,20 @@ class _Chooser:
                         axes |= self.values[s.value].free
                         together.append(axes)
                     elements = math.prod(part.axis(a).tile for a in axes)
-                    weight = 4 * elements + isinstance(s, TileStore)
+                    weight = elements * (4 if isinstance(s, TileStore) else 1)
                     b = buffers[buffer]
-                    self.touches.append(_Touch(b, element_offset(b, index), axes, weight))
+                    self.touches.append(_Touch(access_name(s), b, element_offset(b, index), axes, weight))
                 case tile.TileFold(_, over, _, _):
                     self.folded |= set(over)
         self.conflicts = {
             a.name: {n for axes in together if a.name in axes for n in axes if n != a.name} for a in part.axes
         }
 
-    def family(self) -> Family:
-        """The layouts of the part."""
+    def family(self, order: Sequence[TileAxis]) -> Family:
+        """Layouts over the axes in `order`, of which the first gets its threads first."""
         thread: dict[str, tuple[tuple[int, Mode], ...]] = {}
         register: list[Mode] = []
-        for axis in self.order():
+        for axis in order:
             vector = self.vector(axis)
             start = max(
                 (before * m.size for a in self.conflicts[axis.name] for before, m in thread.get(a, ())), default=1
@@ -125,18 +133,42 @@ class _Chooser:
 
         After the first, axes that no fold takes come before those that would have to exchange partial results.
         """
-        ranges = Ranges({Index(a.name): (0, max(a.extent - 1, 0)) for a in self.part.axes})
         votes = dict.fromkeys((a.name for a in self.part.axes), 0)
         nearest = dict.fromkeys(votes, math.inf)
         for touch in self.touches:
-            steps = ranges.affine(touch.offset).coefficients
             for a in votes:
-                step = abs(steps.get(Index(a), 0))
+                step = self.step(touch, a)
                 votes[a] += touch.weight if step == 1 else 0
                 nearest[a] = min(nearest[a], step or math.inf)
         place = {a.name: k for k, a in enumerate(self.part.axes)}
         near = sorted(self.part.axes, key=lambda a: (-votes[a.name], nearest[a.name], -place[a.name]))
         return near[:1] + sorted(near[1:], key=lambda a: a.name in self.folded)
+
+    def step(self, touch: _Touch, axis: str) -> int:
+        """Elements that an access moves for one step along the axis; 0 where it does not move, or not evenly."""
+        return abs(self.ranges.affine(touch.offset).coefficients.get(Index(axis), 0))
+
+    def staged(self, layouts: Family) -> dict[str, Family]:
+        """Loads whose neighbours in memory lie in registers or far threads, with layouts that walk memory."""
+        out: dict[str, Family] = {}
+        for touch in self.touches:
+            if not touch.name.startswith("load") or any(isinstance(t, Var) for t in postorder(touch.offset)):
+                continue
+            axes = [a for a in self.order() if a.name in touch.axes]
+            near = next((a for a in axes if self.step(touch, a.name) == 1), None)
+            lanes = next((m.axis for m in layouts.over(touch.axes).thread if m.axis), None)
+            elements = math.prod(a.tile for a in axes)
+            if (
+                near is None
+                or lanes in (None, near.name)
+                or near.tile * DTYPES[touch.buffer.dtype].bytes < SECTOR_BYTES
+            ):
+                continue
+            family = self.family([near, *(a for a in axes if a != near)])
+            whole = all(f.over(touch.axes).cover(a.name) == a.tile for f in (layouts, family) for a in axes)
+            if whole and elements * DTYPES[touch.buffer.dtype].bytes <= STAGED_BYTES:
+                out[touch.name] = family
+        return out
 
     def vector(self, axis: TileAxis) -> int:
         """The wished vector, as far as some access can use it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from codegen.passes.terms import conjunction, digit, linear, widened
@@ -50,6 +50,7 @@ class Nests:
         }
         self.inside: dict[str, Term] = {}
         self.base: dict[str, Term] = {}
+        self.start: dict[str, Term] = {}
 
     # ---- coordinates
 
@@ -60,6 +61,7 @@ class Nests:
             self.inside[axis] = self.let(
                 f"{axis}_t", linear({digit(THREAD, before, m.size): m.stride for before, m in modes})
             )
+        self.start[axis] = start
         self.base[axis] = self.let(f"{axis}_0", T.binary("add", start, self.inside[axis]))
 
     def let(self, wish: str, value: Term) -> Term:
@@ -69,6 +71,13 @@ class Nests:
         name = self.names.fresh(wish)
         self.out.append(K.Let(name, value))
         return Var(name, value.dtype, ())
+
+    def beside(self, axes: Iterable[str], layouts: Family) -> Nests:
+        """Nests in other layouts, with the tiles of `axes` where they are here."""
+        out = Nests(self.part, layouts, self.names)
+        for a in axes:
+            out.enter(a, self.start[a])
+        return out
 
     def local(self, axis: str) -> Term:
         """The position in the tile of the element at hand, i64."""
@@ -164,7 +173,7 @@ class Nests:
         """Statements written inside go to a list of their own, the body of a loop."""
         self.close()
         outer, self.out = self.out, []
-        bases: Mapping[str, Term] = dict(self.base)
+        places = dict(self.base), dict(self.start)
         yield self.out
         self.close()
-        self.out, self.base = outer, dict(bases)
+        self.out, (self.base, self.start) = outer, places

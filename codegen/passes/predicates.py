@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from codegen.passes.layouts import element_offset, legal_width, reach
-from codegen.passes.state import Access, PartPlan, State, access_name
+from codegen.passes.state import Access, State, access_name
 from codegen.passes.terms import widened
 from ir import term as T
 from ir import tile
 from ir.interval import Ranges, inside
+from ir.layout import Family
 from ir.loop import Buffer
 from ir.term import Index, Term
 from ir.tile import TileLoad, TilePart, TileStore
@@ -19,24 +20,25 @@ def decide_predicates(state: State) -> State:
     """Plan every access: a load stays in range by proof, by a test, or by clamped indices; a store by proof or tests."""
     plans = []
     for part, plan in zip(state.tile.parts, state.plans, strict=True):
-        planner = _Planner(part, plan)
         accesses = {}
         buffers = {b.name: b for b in state.tile.buffers}
         values = tile.infer(part, buffers)
         for s in tile.walk(part.body):
             if isinstance(s, TileLoad):
+                planner = _Planner(part, plan.staged.get(access_name(s), plan.layouts))
                 accesses[access_name(s)] = planner.load(buffers[s.buffer], s.index)
             elif isinstance(s, TileStore):
+                planner = _Planner(part, plan.layouts)
                 accesses[access_name(s)] = planner.store(buffers[s.buffer], s.index, values[s.value].free)
         plans.append(replace(plan, accesses=accesses))
     return replace(state, plans=tuple(plans))
 
 
 class _Planner:
-    def __init__(self, part: TilePart, plan: PartPlan) -> None:
-        self.part, self.layouts = part, plan.layouts
+    def __init__(self, part: TilePart, layouts: Family) -> None:
+        self.part, self.layouts = part, layouts
         self.valid, self.padded = (
-            Ranges({Index(a.name): reach(a, plan.layouts, padded) for a in part.axes}) for padded in (False, True)
+            Ranges({Index(a.name): reach(a, layouts, padded) for a in part.axes}) for padded in (False, True)
         )
 
     def overrun(self, axes: frozenset[str]) -> set[str]:
@@ -87,14 +89,15 @@ def choose_widths(state: State) -> State:
                 access = accesses[access_name(s)]
                 axes = values[s.out if isinstance(s, TileLoad) else s.value].free
                 monoid = s.monoid if isinstance(s, TileStore) else None
-                width = 1 if monoid else _width(access, buffers[s.buffer], part, plan, axes)
+                layouts = plan.staged.get(access_name(s), plan.layouts)
+                width = 1 if monoid else _width(access, buffers[s.buffer], part, layouts, axes)
                 accesses[access_name(s)] = replace(access, width=width)
         plans.append(replace(plan, accesses=accesses))
     return replace(state, plans=tuple(plans))
 
 
-def _width(access: Access, buffer: Buffer, part: TilePart, plan: PartPlan, axes: frozenset[str]) -> int:
-    fastest = plan.layouts.over(axes | access.offset.free).register[:1]
+def _width(access: Access, buffer: Buffer, part: TilePart, layouts: Family, axes: frozenset[str]) -> int:
+    fastest = layouts.over(axes | access.offset.free).register[:1]
     for mode in fastest:
         if mode.stride == 1 and mode.axis is not None and not any(mode.axis in t.free for t in access.tests):
             return legal_width(access.offset, part.axis(mode.axis), buffer, mode.size)

@@ -46,23 +46,29 @@ class _Sharer:
             return rebuilt(t, lambda s, kids: known.get(s) or with_children(s, kids))
 
         for s in body:
+            own = s.value if isinstance(s, K.Let) else None
             for t in postorder(*(t for inner in K.walk((s,)) for t in K.terms(inner))):
-                if t in wanted and t not in known and all(n in scope for n in leaves(t)):
+                if t in wanted and t not in known and t is not own and all(n in scope for n in leaves(t)):
                     value, name = here(t), self.names.fresh("t")
                     out.append(K.Let(name, value))
                     known[t] = Var(name, value.dtype, ())
             new = K.map_terms(s, here)
-            if isinstance(new, K.For | K.If):
-                inner = scope | ({new.name} if isinstance(new, K.For) else set())
-                new = replace(new, body=self.body(new.body, known, inner))
-            out.append(new)
             match s:
-                case K.Let(name):
+                case K.Let(name, value):
                     scope.add(name)
+                    if isinstance(new, K.Let) and not new.value.terms:
+                        known[Var(name, value.dtype, ())] = new.value
+                        continue
+                    if value in wanted:
+                        known[value] = Var(name, value.dtype, ())
+                case K.For() | K.If():
+                    assert isinstance(new, K.For | K.If)
+                    inner = scope | ({s.name} if isinstance(s, K.For) else set())
+                    new = replace(new, body=self.body(s.body, known, inner))
                 case K.LoadGlobal(array) | K.LoadShared(array) | K.Shuffle(array):
-                    scope.update(
-                        f"{array}[{k}]" for k in _elements(s.index, 1 if isinstance(s, K.Shuffle) else s.width)
-                    )
+                    width = 1 if isinstance(s, K.Shuffle) else s.width
+                    scope.update(f"{array}[{k}]" for k in _elements(s.index, width))
+            out.append(new)
         return tuple(out)
 
     def shared(self, body: Body) -> set[Term]:

@@ -37,13 +37,20 @@ class Access:
 
 @dataclass(frozen=True)
 class PartPlan:
-    """What is decided about one part: the layouts of its tiles, and its accesses by `place`."""
+    """What is decided about one part: the layouts of its tiles, and its accesses by name.
+
+    A load in `staged` comes in layouts of its own and changes to those of the part in shared memory.
+    """
 
     layouts: Family
+    staged: Mapping[str, Family] = field(default_factory=dict)
     accesses: Mapping[str, Access] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return "\n".join([str(self.layouts), *(f"  {k}: {a}" for k, a in self.accesses.items())])
+        lines = [str(self.layouts)]
+        for name, family in self.staged.items():
+            lines += [f"  {name} through shared memory from", f"  {family}".replace("\n", "\n  ")]
+        return "\n".join([*lines, *(f"  {k}: {a}" for k, a in self.accesses.items())])
 
 
 @dataclass(frozen=True)
@@ -73,8 +80,5 @@ class Pass:
 
 def access_name(s: TileLoad | TileStore) -> str:
     """The key of an access in a plan."""
-    match s:
-        case TileLoad(out, _, _):
-            return f"load {out}"
-        case TileStore(buffer, _, value, _):
-            return f"store {buffer} {value}"
+    index = ", ".join(map(show_term, s.index))
+    return f"load {s.out}" if isinstance(s, TileLoad) else f"store {s.buffer}[{index}] = {s.value}"

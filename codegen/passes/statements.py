@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from codegen.passes.folds import begin_fold
 from codegen.passes.nest import Names, Nests
 from codegen.passes.scans import write_scan
 from codegen.passes.state import Access, PartPlan, State, access_name
-from codegen.passes.terms import assigned, conjunction, digit, replaced, typed, widened
+from codegen.passes.terms import assigned, conjunction, digit, linear, replaced, typed, widened
 from ir import kernel as K
 from ir import meaning, tile
 from ir import term as T
 from ir.dtype import DType
+from ir.layout import Family
 from ir.loop import Buffer
 from ir.node import IRError, postorder
 from ir.ops import MONOIDS
@@ -51,6 +52,7 @@ class _PartWriter:
         self.nests = Nests(part, plan.layouts, names)
         self.arrays: dict[str, str] = {}
         self.unfinished: set[str] = set()
+        self.arriving: list[Callable[[], None]] = []
 
     def write(self, block: Term) -> tuple[K.Statement, ...]:
         """The part's body for a linear block index of its own range."""
@@ -72,7 +74,11 @@ class _PartWriter:
             if self.unfinished & self.reads(s):
                 self.nests.close()
                 self.unfinished.clear()
+            if not isinstance(s, tile.TileLoad) or self.reads(s):
+                self.arrive()
             match s:
+                case tile.TileLoad() if access_name(s) in self.plan.staged:
+                    self.staged_load(s, self.plan.staged[access_name(s)])
                 case tile.TileLoad():
                     self.load(s)
                 case tile.TileStore():
@@ -86,6 +92,7 @@ class _PartWriter:
                     self.scan(out, axis, monoid, x)
                 case _:
                     self.pointwise(s.out, self.meaning(s))
+        self.arrive()
 
     def reads(self, s: tile.Statement) -> set[str]:
         """The values that a statement uses."""
@@ -119,17 +126,18 @@ class _PartWriter:
                 return T.binary(MONOIDS[monoid].combine, self.types[x], self.types[y])
         raise IRError(f"{self.part}: {type(s).__name__} is not pointwise")
 
-    def here(self, term: Term) -> Term:
+    def here(self, term: Term, nests: Nests | None = None) -> Term:
         """A tile term as a term of the thread, for the element at hand of the open nest."""
+        at = nests or self.nests
 
         def leaf(t: Term) -> Term | None:
             match t:
                 case T.Index(axis):
-                    return self.nests.coordinate(axis)
+                    return at.coordinate(axis)
                 case T.Extent(axis):
                     return T.number(self.part.axis(axis).extent)
                 case T.Var(name, dtype, axes):
-                    return T.Load(self.arrays[name], dtype, (self.nests.element(axes),))
+                    return T.Load(self.arrays[name], dtype, (at.element(axes),))
             return None
 
         return replaced(term, leaf)
@@ -157,12 +165,59 @@ class _PartWriter:
     # ---- memory
 
     def load(self, s: tile.TileLoad) -> None:
+        self.arrays[s.out] = self.loaded(s, self.nests)
+
+    def loaded(self, s: tile.TileLoad, nests: Nests) -> str:
+        """A load in the layouts of `nests`; returns the array it goes to."""
         v, access = self.types[s.out], self.plan.accesses[access_name(s)]
-        body = self.nests.over(v.axes, access.width, "load")
-        array = self.declare(s.out, v.dtype, v.axes)
-        pred = conjunction(self.tests(access))
-        at, offset = self.nests.element(v.axes), self.here(access.offset)
+        body = nests.over(v.axes, access.width, "load")
+        array = nests.array(s.out, v.dtype, nests.registers(v.axes))
+        pred = conjunction(self.tests(access, nests))
+        at, offset = nests.element(v.axes), self.here(access.offset, nests)
         body.append(K.LoadGlobal(array, at, s.buffer, offset, access.width, pred, T.const(0, v.dtype)))
+        return array
+
+    def staged_load(self, s: tile.TileLoad, layouts: Family) -> None:
+        """Load in layouts that walk memory, and leave the tile in shared memory for the layouts of the part.
+
+        What reads it there is written in front of the next statement that is no load, behind one barrier for all.
+        """
+        v, nests = self.types[s.out], self.nests
+        side, shared = nests.beside(v.axes, layouts), nests.names.fresh(f"{s.out}_tile")
+        pitch, size = self.pitches(layouts)
+        source = self.loaded(s, side)
+        place = linear({side.local(a): p for a, p in pitch.items()})
+        body = side.over(v.axes, 1, "store")
+        body.append(K.StoreShared(shared, place, source, side.element(v.axes), 1, side.owner(v.axes)))
+        side.close()
+        nests.close()
+        nests.out += [K.Shared(shared, v.dtype, size), *side.out]
+
+        def arrive() -> None:
+            body = nests.over(v.axes, 1, "load")
+            self.arrays[s.out] = nests.array(s.out, v.dtype, nests.registers(v.axes))
+            place = linear({nests.local(a): p for a, p in pitch.items()})
+            body.append(K.LoadShared(self.arrays[s.out], nests.element(v.axes), shared, place, 1))
+
+        self.arriving.append(arrive)
+
+    def pitches(self, layouts: Family) -> tuple[dict[str, int], int]:
+        """Elements between neighbours along each axis of a staged tile, and its size.
+
+        Rows are one element longer than they need, so that lanes along either of two axes meet different banks.
+        """
+        pitch: dict[str, int] = {}
+        step = 1
+        for k, axis in enumerate(layouts.thread):
+            pitch[axis] = step
+            step = step * self.part.axis(axis).tile + (k == 0)
+        return pitch, step
+
+    def arrive(self) -> None:
+        """Write what reads the staged tiles."""
+        waiting, self.arriving = self.arriving, []
+        for read in waiting:
+            read()
 
     def store(self, s: tile.TileStore) -> None:
         buffer, access = self.buffers[s.buffer], self.plan.accesses[access_name(s)]
@@ -173,7 +228,7 @@ class _PartWriter:
             array = self.copied(s.value, axes, buffer)
         body = self.nests.over(axes, access.width, "store")
         owner = self.nests.owner(axes)
-        pred = conjunction([*([owner] if owner is not None else []), *self.tests(access)])
+        pred = conjunction([*([owner] if owner is not None else []), *self.tests(access, self.nests)])
         at, offset = self.nests.element(axes), self.here(access.offset)
         body.append(K.StoreGlobal(s.buffer, offset, array, at, access.width, pred, s.monoid))
 
@@ -185,13 +240,13 @@ class _PartWriter:
         body.append(K.Assign(array, self.nests.element(axes), assigned(term, buffer.dtype)))
         return array
 
-    def tests(self, access: Access) -> list[Term]:
-        """What must hold for the element at hand, or for the run of elements that starts there."""
-        out = [self.here(t) for t in access.tests]
+    def tests(self, access: Access, nests: Nests) -> list[Term]:
+        """What must hold for the element at hand of the nest, or for the run of elements that starts there."""
+        out = [self.here(t, nests) for t in access.tests]
         for a in access.extents:
-            out.append(T.binary("lt", self.nests.coordinate(a), T.number(self.part.axis(a).extent)))
+            out.append(T.binary("lt", nests.coordinate(a), T.number(self.part.axis(a).extent)))
         for a in access.tiles:
-            out.append(T.binary("lt", self.nests.local(a), T.number(self.part.axis(a).tile)))
+            out.append(T.binary("lt", nests.local(a), T.number(self.part.axis(a).tile)))
         return out
 
     # ---- streams
