@@ -8,8 +8,10 @@ import inspect
 import linecache
 import re
 import symtable
-from collections.abc import Iterator
-from types import BuiltinFunctionType
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ CONVERSIONS = frozenset(
     ("half", "float", "double", "bfloat16", "to", "cuda", "cpu", "eval", "train", "requires_grad_", "type")
 )
 """Methods that, written directly on a random tensor or a module, belong to making it."""
+_NUMBERS = count()
 _POSITIONAL = inspect.Parameter.POSITIONAL_ONLY
 _SCOPES = ast.Call | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.NamedExpr
 
@@ -53,18 +56,21 @@ def _on_cpu(value: Any) -> Any:
 class Expression(torch.nn.Module):
     """The last expression of a program as a function of its tensors; the modules in it are submodules."""
 
-    def __init__(self, code: Any, held: dict[str, Any], scope: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], held: dict[str, Any]) -> None:
         super().__init__()
         leaves, self._tree = pytree.tree_flatten(held)
-        self._code, self._scope = code, scope
+        self._function = function
         self.tensors: list[torch.Tensor] = leaves
         paths = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(held)[0]]
         names = [re.sub(r"\W+", "_", path).strip("_") for path in paths]
         self.__signature__ = inspect.Signature([inspect.Parameter(n, _POSITIONAL) for n in names])
 
     def forward(self, *tensors: torch.Tensor) -> Any:
+        held = pytree.tree_unflatten(list(tensors), self._tree)
+        if torch.cuda.is_available():
+            return self._function(**held)
         with Placed():
-            return eval(self._code, self._scope | pytree.tree_unflatten(list(tensors), self._tree))
+            return self._function(**held)
 
 
 def from_code(code: str) -> tuple[Expression, list[torch.Tensor]]:
@@ -80,24 +86,40 @@ def from_code(code: str) -> tuple[Expression, list[torch.Tensor]]:
     last = tree.body.pop()
     if not isinstance(last, ast.Expr | ast.Assign | ast.AnnAssign) or last.value is None:
         raise SourceError(f"line {last.lineno}: the last statement is no expression{_under(last, lines)}")
-    scope: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "__name__": "__program__"}
+    scope = _module().__dict__
     hoister = _Hoister(scope)
     try:
         with Placed():
             exec(compile(tree, CODE, "exec"), scope)
             _check_names(last.value, scope, lines)
-            body = ast.fix_missing_locations(ast.Expression(hoister.visit(last.value)))
+            body = hoister.visit(last.value)
     except SourceError:
         raise
     except Exception as error:  # whatever the user's own statements raise
         raise SourceError(raised(error)) from error
     used = list(dict.fromkeys(n.id for n in _names(body) if n.id in scope))
     held = {n: scope[n] for n in used if _holds_tensors(scope[n])}
-    expression = Expression(compile(body, CODE, "eval"), held, scope)
+    expression = Expression(_function_of(body, list(held), scope), held)
     for n in used:
         if isinstance(scope[n], torch.nn.Module):
             expression.add_module(hoister.modules.get(n, n), scope[n])
     return expression, expression.tensors
+
+
+def _module() -> ModuleType:
+    """A module for one program; it is importable, since tracers look the names of a function up there."""
+    module = ModuleType(f"__program{next(_NUMBERS)}__")
+    module.__dict__.update(torch=torch, nn=torch.nn, F=torch.nn.functional)
+    sys.modules[module.__name__] = module
+    return module
+
+
+def _function_of(body: ast.expr, names: list[str], scope: dict[str, Any]) -> Callable[..., Any]:
+    """The expression as a function of some of its names; the others are its globals."""
+    arguments = ast.arguments([], [ast.arg(n) for n in names], None, [], [], None, [])
+    tree = ast.fix_missing_locations(ast.Expression(ast.copy_location(ast.Lambda(arguments, body), body)))
+    function: Callable[..., Any] = eval(compile(tree, CODE, "eval"), scope)
+    return function
 
 
 def _holds_tensors(value: Any) -> bool:
