@@ -119,9 +119,15 @@ class Values:
         steps = [s for a, s, _ in context if a == axis] or list(range(self.program_extent(axis)))
         out = []
         for t in steps:
-            new, old = (self.of(c, tuple(sorted((*outer, (axis, t, t + k))))) for k in (1, 0))
+            new = self.of(c, tuple(sorted((*outer, (axis, t, t + 1)))))
+            old = self._state(c, axis, tuple(sorted((*outer, (axis, t, t)))))
             out.append({"new": new, "old": old, "ratio": new / old, "delta": new - old}[which])
         return np.concatenate(np.broadcast_arrays(*out), axis=self.axes.index(axis))
+
+    def _state(self, c: int, axis: str, context: Context) -> Array:
+        """A prefix before a step; a fold over the axis is a state, which starts at the monoid's identity."""
+        folds = [n for n in self.graph.classes[c] if n.op == "Fold" and axis in n.payload[:-1]]
+        return self.node(folds[0], context) if folds else self.of(c, context)
 
 
 def disagreements(graph: EGraph, buffers: Mapping[str, Array], tolerance: float = 1e-9) -> Iterator[str]:
