@@ -49,6 +49,8 @@ class Axes:
         self._parent: list[int] = []
         self._owners: list[set[int]] = []
         self._names: dict[int, str] = {}
+        self._count = 0
+        self._kept = False
         self.reads: dict[X.Tensor, tuple[Read, ...]] = {}
         uses = {t: () if t in leaves else accesses(t) for t in order}
         whole = {t: k for t in uses if (k := _undivided(t)) is not None and t not in leaves}
@@ -59,6 +61,7 @@ class Axes:
             )
         for t in order:
             self.reads[t] = tuple(self._read(t, a) for a in uses[t])
+        self._name_alike(order, leaves)
 
     def dims(self, t: X.Tensor) -> tuple[tuple[Atom, ...], ...]:
         """The atoms of each of the tensor's dimensions, outermost first."""
@@ -75,15 +78,26 @@ class Axes:
     def _named(self, number: int) -> str:
         root = self._find(number)
         if root not in self._names:
-            self._names[root] = f"a{len(self.extents)}"
+            self._names[root] = f"unused{len(self.extents)}" if self._kept else self._next()
             self.extents[self._names[root]] = self._sizes[root]
         return self._names[root]
 
+    def _next(self) -> str:
+        self._count += 1
+        return f"a{self._count - 1}"
+
     def fresh(self, axis: str) -> str:
         """Another axis of the extent of `axis`."""
-        name = f"a{len(self.extents)}"
+        name = self._next()
         self.extents[name] = self.extents[axis]
         return name
+
+    def keep(self, names: Collection[str]) -> None:
+        """Number anew, without gaps, the axes in `names`; no term will need another, save fresh ones."""
+        self._kept, self._count = True, 0
+        kept = [(root, self._next(), name) for root, name in self._names.items() if name in names]
+        self._names = {root: new for root, new, _ in kept}
+        self.extents = {new: self.extents[old] for _, new, old in kept}
 
     def coordinate(self, atoms: Sequence[Atom]) -> T.Term:
         """The coordinate of a dimension, over named axes."""
@@ -108,6 +122,23 @@ class Axes:
             n = self._parent[n]
         return n
 
+    def _name_alike(self, order: Sequence[X.Tensor], leaves: Collection[X.Tensor]) -> None:
+        """Unite atoms that are read one for one: views last, so that renamings stand where elements move anyway.
+
+        What depends on no input is written out for each reader, so two readers of a count are not related by it.
+        """
+        constant: set[X.Tensor] = set()
+        for t in order:
+            if t not in leaves and all(r.operand in constant for r in self.reads[t]):
+                constant.add(t)
+        for last in (False, True):
+            for t in order:
+                for k, read in enumerate(self.reads[t]):
+                    if read.operand not in constant and last == (isinstance(t, X.View) and k == 0):
+                        for atom, at in zip(read.atoms, read.index, strict=True):
+                            if isinstance(at, int):
+                                self._unite(at, atom.number)
+
     def _unite(self, a: int, b: int) -> None:
         """Give two atoms one name, unless some frame would then hold that name twice."""
         a, b = self._find(a), self._find(b)
@@ -128,8 +159,6 @@ class Axes:
             for atom, at in zip(dim, self._split(t, i, dim), strict=True):
                 atoms.append(atom)
                 index.append(at)
-                if isinstance(at, int):
-                    self._unite(at, atom.number)
         return Read(access.operand, tuple(atoms), tuple(index))
 
     def _split(self, t: X.Tensor, i: T.Term, dim: Sequence[Atom]) -> list[T.Term | int]:

@@ -100,12 +100,9 @@ def _loop_program(
     leaves = {x: b for x, b in made.items() if x not in region.crossing}
     roots = [(r.value, _output(r, buffers)) for r in region.results] + [(x, made[x]) for x in region.crossing]
     order = tensors([x for x, _ in roots], leaves)
-    terms = _Terms(Axes(order, leaves), leaves)
-    for x, _ in roots:
-        terms.coordinates(x)
-    for t in order:
-        terms.add(t)
-    stores = tuple(Store(b.name, terms.coordinates(x), terms.of[x]) for x, b in roots)
+    axes = Axes(order, leaves)
+    axes.keep(_used(_stores(axes, leaves, order, roots), axes.extents))
+    stores = _stores(axes, leaves, order, roots)
     named = list(postorder(*(t for s in stores for t in (*s.index, s.value))))
     written = {b.name for _, b in roots}
     read = {t.buffer for t in named if isinstance(t, T.Load)}
@@ -114,7 +111,21 @@ def _loop_program(
         for b in buffers.values()
         if b.name in written | read
     )
-    return LoopProgram(name, _used(named, terms.axes.extents), tuple(own), stores)
+    return LoopProgram(name, _used(stores, axes.extents), tuple(own), stores)
+
+
+def _stores(
+    axes: Axes,
+    leaves: Mapping[X.Tensor, Buffer],
+    order: Sequence[X.Tensor],
+    roots: Sequence[tuple[X.Tensor, Buffer]],
+) -> tuple[Store, ...]:
+    terms = _Terms(axes, leaves)
+    for x, _ in roots:
+        terms.coordinates(x)
+    for t in order:
+        terms.add(t)
+    return tuple(Store(b.name, terms.coordinates(x), terms.of[x]) for x, b in roots)
 
 
 def _role(b: Buffer, written: set[str]) -> str:
@@ -123,12 +134,12 @@ def _role(b: Buffer, written: set[str]) -> str:
     return "output" if b.name in written else "input"
 
 
-def _used(terms: Sequence[T.Term], known: Mapping[str, int]) -> dict[str, int]:
-    """The extents of the axes that the terms name."""
+def _used(stores: Sequence[Store], known: Mapping[str, int]) -> dict[str, int]:
+    """The extents of the axes that the stores name."""
     names: set[str] = set()
-    for t in terms:
+    for t in postorder(*(t for s in stores for t in (*s.index, s.value))):
         match t:
-            case T.Index(axis) | T.Extent(axis) | T.Scan(axis, _, _) | T.At(axis, _, _):
+            case T.Index(axis) | T.Scan(axis, _, _) | T.At(axis, _, _):
                 names.add(axis)
             case T.Fold(axes, _, _):
                 names.update(axes)

@@ -253,6 +253,55 @@ def grouped_attention(
     return program("grouped_attention", to(dtype, apply("add", x, out)))
 
 
+def decoder_layers(
+    count: int, dtype: str = "bf16", rows: int = 6, heads: int = 4, groups: int = 2, width: int = 8, inner: int = 48
+) -> X.TensorProgram:
+    """Norm, grouped attention with rotary embedding, norm and gated product, each with its residual, `count` times."""
+    hidden = heads * width
+    cos, sin = given("cos", (1, 1, rows, width)), given("sin", (1, 1, rows, width))
+    ramp = X.Iota(rows)
+    seen = apply("le", view(ramp, (rows, rows), [o(1)]), view(ramp, (rows, rows), [o(0)]))
+    x: X.Tensor = given("x", (1, rows, hidden), dtype)
+    made: list[str] = []
+
+    def weight(name: str, *shape: int) -> X.Tensor:
+        made.append(name)
+        return given(f"{name}_{made.count(name)}", shape, dtype)
+
+    def normed(t: X.Tensor, w: X.Tensor) -> X.Tensor:
+        wide = to("f32", t)
+        mean = apply("div", reduce("add", apply("mul", wide, wide), 2, keep=True), float(hidden))
+        scaled = apply("mul", wide, apply("rsqrt", apply("add", mean, 1e-6)))
+        return to(dtype, apply("mul", to(dtype, scaled), w))
+
+    def linear(t: X.Tensor, w: X.Tensor) -> X.Tensor:
+        return to(dtype, contract("bsk,nk->bsn", t, w))
+
+    def split(t: X.Tensor, n: int) -> X.Tensor:
+        return permute(reshape(t, 1, rows, n, width), 0, 2, 1, 3)
+
+    def shared(t: X.Tensor) -> X.Tensor:
+        index = [o(0), T.binary("floordiv", o(1), number(heads // groups)), o(2), o(3)]
+        return view(t, (1, heads, rows, width), index)
+
+    for _ in range(count):
+        h = normed(x, weight("norm1", hidden))
+        q = to(dtype, rotated(split(linear(h, weight("wq", hidden, hidden)), heads), cos, sin))
+        k = to(dtype, rotated(split(linear(h, weight("wk", groups * width, hidden)), groups), cos, sin))
+        v = split(linear(h, weight("wv", groups * width, hidden)), groups)
+        scores = apply("mul", contract("bhid,bhjd->bhij", q, shared(k)), 1 / math.sqrt(width))
+        weights = to(dtype, softmax_of(apply("select", seen, scores, -math.inf), 3))
+        mixed = to(dtype, contract("bhij,bhjd->bhid", weights, shared(v)))
+        merged = reshape(permute(mixed, 0, 2, 1, 3), 1, rows, hidden)
+        x = to(dtype, apply("add", x, linear(merged, weight("wo", hidden, hidden))))
+        h = normed(x, weight("norm2", hidden))
+        gate = linear(h, weight("gate", inner, hidden))
+        gated = to(dtype, apply("mul", gate, apply("sigmoid", gate)))
+        both = to(dtype, apply("mul", gated, linear(h, weight("up", inner, hidden))))
+        x = to(dtype, apply("add", x, linear(both, weight("down", hidden, inner))))
+    return program("decoder_layers", x)
+
+
 def self_product() -> X.TensorProgram:
     x = given("x", (5, 7))
     return program(

@@ -16,7 +16,7 @@ from ir.tensor import TensorProgram
 from ir.tensor_interp import run_tensor
 from ir.tensor_text import parse_tensor, show_tensor
 from ir.verify import verify_loop, verify_tensor
-from tests.programs import CALLS, POSITIONS, WRITTEN, Case, Inputs, random_inputs, with_call
+from tests.programs import CALLS, POSITIONS, WRITTEN, Case, Inputs, decoder_layers, random_inputs, with_call
 from tests.random_programs import programs, random_program
 
 TOLERANCE = {True: 1e-12, False: 2e-3}
@@ -55,6 +55,11 @@ def test_a_written_program_lowers_to_what_it_means(name: str) -> None:
     p = WRITTEN[name]()
     for seed in range(3):
         assert_lowers_right(p, random_inputs(p, seed, POSITIONS))
+
+
+def test_decoder_layers_lower_to_what_they_mean() -> None:
+    p = decoder_layers(2)
+    assert_lowers_right(p, random_inputs(p, 0))
 
 
 @pytest.mark.parametrize("name", ["positions_of_extremes", "scanned", "softmax", "scattered"])
