@@ -143,7 +143,8 @@ class Assembly:
                 store = self.source.results[k]
                 alone = users.count(store.buffer) == 1 and store.buffer not in self.inputs
                 whole = store.axes == frozenset(self.source.axes(c)) and store.monoid is None
-                if self.graph.roots[k] == c and alone and whole:
+                alike = self.program.buffer(store.buffer).dtype == self.source.dtype(c)
+                if self.graph.roots[k] == c and alone and whole and alike:
                     out.setdefault(c, store)
         return out
 

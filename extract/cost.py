@@ -114,7 +114,7 @@ class Pricing:
         return sum(self._points(s.axes) * bytes_of(s.value.dtype) for s in part.stores)
 
     def _points(self, axes: Axes) -> int:
-        return math.prod(self.extents[a] for a in axes)
+        return math.prod(max(1, self.extents[a]) for a in axes)
 
     # ---- one part
 

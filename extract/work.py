@@ -67,9 +67,9 @@ class PartWork:
         self._walk()
 
     def points(self, axes: Axes) -> int:
-        """Number of positions along the axes."""
+        """Number of positions along the axes; an empty axis counts as one position."""
         if axes not in self._points:
-            self._points[axes] = math.prod(self.extents[a] for a in axes)
+            self._points[axes] = math.prod(max(1, self.extents[a]) for a in axes)
         return self._points[axes]
 
     @property
@@ -92,7 +92,7 @@ class PartWork:
         kept: dict[str, float] = {}
         for p in frozenset[Term]().union(*map(masks, self.outs)):
             if len(p.free) == 2 and not p.free <= self.axes:
-                share = kept_share(p, tuple((a, self.extents[a]) for a in sorted(p.free)))
+                share = kept_share(p, tuple((a, max(1, self.extents[a])) for a in sorted(p.free)))
                 for axis in p.free - self.axes:
                     kept[axis] = min(kept.get(axis, 1.0), share)
         return kept
@@ -161,9 +161,9 @@ class PartWork:
         times: float = self.points(t.free)
         for axis in {self.axis_of[s] for s in open_states(t) if s in self.axis_of}:
             if axis not in t.free:
-                times *= -(-self.extents[axis] // STEP)
+                times *= -(-max(1, self.extents[axis]) // STEP)
             elif t not in self.updates[axis] and self._once_a_step(t, axis):
-                times /= min(STEP, self.extents[axis])
+                times /= min(STEP, max(1, self.extents[axis]))
         return times
 
     def _once_a_step(self, t: Term, axis: str) -> bool:
