@@ -24,18 +24,16 @@ def share_terms(state: State) -> State:
     kernel = state.kernel
     assert kernel is not None
     taken = {s.name for s in K.walk(kernel.body) if isinstance(s, K.Let | K.Array | K.Shared | K.For)}
-    sharer = _Sharer(Names(taken | {b.name for b in kernel.buffers}), frozenset(changing(kernel.body)))
+    sharer = _Sharer(Names(taken | {b.name for b in kernel.buffers}), kernel.body)
     return replace(state, kernel=replace(kernel, body=sharer.body(kernel.body, {}, {"block", "thread"})))
 
 
-def changing(body: Body) -> Iterable[str]:
-    """Register arrays with an element that is assigned: its value depends on the place of a read."""
-    return (s.array for s in K.walk(body) if isinstance(s, K.Assign))
-
-
 class _Sharer:
-    def __init__(self, names: Names, changing: frozenset[str]) -> None:
-        self.names, self.changing = names, changing
+    def __init__(self, names: Names, whole: Body) -> None:
+        self.names = names
+        self.changing = {s.array for s in K.walk(whole) if isinstance(s, K.Assign)}
+        """Arrays with an element that is assigned: its value depends on the place of a read."""
+        self.unrolled = {s.name for s in K.walk(whole) if isinstance(s, K.For) and s.unroll}
 
     def body(self, body: Body, known: Mapping[Term, Term], scope: set[str]) -> Body:
         """The body where `known` terms are scalars already and the names in `scope` have values."""
@@ -86,6 +84,8 @@ class _Sharer:
     def sharable(self, t: Term) -> bool:
         """Whether a term is worth a name and means the same everywhere."""
         if not t.terms or isinstance(t, T.Load) or (isinstance(t, T.Unary) and t.op in INSIDE):
+            return False
+        if all(n in self.unrolled for n in leaves(t)):  # a register index, which must be known to the compiler
             return False
         return all(not isinstance(s, T.Load) or s.buffer not in self.changing for s in postorder(t))
 

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from codegen.lower import CONSUMES, PASSES, lower_tile
+from codegen.passes import unroll
+from extract.spaces import space
+from extract.tiling import tile_program
 from ir import kernel as K
 from ir import term as T
-from ir.dtype import DTYPES
+from ir.dtype import DTYPES, Array
 from ir.kernel_interp import from_flat, run_kernel, to_flat
 from ir.kernel_text import parse_kernel, show_kernel
 from ir.kernel_verify import footprint, verify_kernel
 from ir.machine import H200
+from ir.meaning import pointwise
 from ir.node import IRError, postorder
 from ir.schedule import KEYS
 from ir.tile import TileProgram
 from ir.tile_interp import run_tile
 from ir.tile_text import parse_tile
 from tests.codegen.tile_cases import CASES, inputs, program, row
+from tests.extract.kernels import CASES as FORMS
 
 
-def check(p: TileProgram, k: K.KernelProgram, seed: int = 0) -> None:
+def check(p: TileProgram, k: K.KernelProgram, given: Mapping[str, Array] | None = None) -> None:
     """The kernel verifies, and gives what the tile program gives."""
     verify_kernel(k, H200)
-    given = inputs(p, seed)
+    given = inputs(p) if given is None else {b.name: given[b.name] for b in p.buffers if b.name in given}
     want = run_tile(p, given)
     got = run_kernel(k, {b.name: to_flat(b, given[b.name]) for b in p.buffers if b.name in given})
     for name, values in want.items():
@@ -62,6 +67,24 @@ def test_every_pass_after_the_barriers_keeps_the_meaning(name: str) -> None:
 names = [step.name for step in PASSES][[step.name for step in PASSES].index("barriers") :]
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_nests_that_stay_loops_mean_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unroll, "LIMIT", 3)
+    p = program(name)
+    k = lower_tile(p, H200)
+    check(p, k)
+    assert parse_kernel(show_kernel(k)) == k
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_kernels_of_forms_mean_what_their_terms_say(name: str) -> None:
+    c = FORMS[name]()
+    lines = space(c.kernel, c.form.buffers, c.form.axes, H200).lines
+    for line in (lines[0], lines[len(lines) // 2], lines[-1]):
+        p = tile_program(c.kernel, c.form.buffers, c.form.axes, line)
+        check(p, lower_tile(p, H200), c.inputs)
+
+
 def test_an_observer_sees_every_pass_from_the_text_of_the_one_before() -> None:
     seen: list[tuple[str, str, str]] = []
     lower_tile(program("row in vectors"), H200, lambda *step: seen.append(step))
@@ -83,6 +106,29 @@ def test_a_row_takes_one_load_an_element_and_one_barrier_a_fold() -> None:
     assert kinds.count(K.Shuffle) == 10
     assert K.For not in kinds
     assert footprint(k).registers < 40
+
+
+def test_a_transpose_reads_and_writes_neighbours_by_way_of_one_barrier() -> None:
+    k = lower_tile(program("two transposes in vectors"), H200)
+    moves = [s for s in K.walk(k.body) if isinstance(s, K.LoadGlobal | K.StoreGlobal)]
+    for s in moves:
+        steps = {t: offset_in(k, s.offset, t) for t in (0, 1)}
+        assert abs(steps[1] - steps[0]) == s.width
+    assert sum(isinstance(s, K.Barrier) for s in K.walk(k.body)) == 1
+
+
+def offset_in(k: K.KernelProgram, offset: T.Term, thread: int) -> int:
+    """The value of an offset in a thread of block 0."""
+    scalars = {s.name: s.value for s in k.body if isinstance(s, K.Let)}
+
+    def value(t: T.Term) -> int:
+        return int(pointwise(t, lambda v: np.asarray(known(v)), False))
+
+    def known(v: T.Term) -> int:
+        assert isinstance(v, T.Var)
+        return {"thread": thread, "block": 0}[v.name] if v.name not in scalars else value(scalars[v.name])
+
+    return value(offset)
 
 
 def test_an_index_past_32_bits_is_64_bits_wide() -> None:

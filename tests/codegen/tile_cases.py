@@ -94,6 +94,47 @@ part i: grid 37/32, j: grid 45/32
   v0 = load x[i, j]
   store y[j, i] = v0
 """,
+    "two transposes in vectors": """tile p
+schedule WORK=t128 TILE=i:32/v4,j:32
+buffer x: f32[64, 64] input
+buffer w: f32[64, 64] input
+buffer y: f32[64, 64] output
+part i: grid 64/32, j: grid 64/32
+  v0 = load x[i, j]
+  v1 = load w[i, j]
+  v2 = map v0 + v1
+  store y[j, i] = v2
+""",
+    "transpose inside a stream": """tile p
+schedule WORK=t64 TILE=j:32,k:16
+buffer x: f32[45, 40] input
+buffer y: f32[45] output
+part j: grid 45/32, k: stream 40/16
+  stream k carrying s: add f32[j]
+    v0 = load x[j, k]
+    w0 = where k < 40 of v0 else identity.add
+    f = fold add over k of w0
+    s2 = combine add s, f
+    yield s2
+  store y[j] = s
+""",
+    "batches of transposes": """tile p
+schedule WORK=t256 TILE=b:2,i:16,j:16
+buffer x: bf16[3, 20, 24] input
+buffer y: bf16[3, 24, 20] output
+part b: grid 3/2, i: grid 20/16, j: grid 24/16
+  v0 = load x[b, i, j]
+  store y[b, j, i] = v0
+""",
+    "one value in two places": """tile p
+schedule WORK=t64 TILE=i:64
+buffer x: f32[50] input
+buffer y: f32[100] output
+part i: grid 50/64
+  v0 = load x[i]
+  store y[i] = v0
+  store y[i + 50] = v0
+""",
     "no axes at all": """tile p
 schedule WORK=t32
 buffer x: f32[] input
