@@ -10,20 +10,26 @@ from typing import Annotated
 import torch
 import typer
 
-from bench import results, tables, targets
+from bench import results, targets
 from bench.cases import CASES, case, select
 from bench.check import check, check_one, part
 from bench.flight import Flight, fly
-from bench.machine import commit as current_commit
-from bench.peers import PEERS
-from bench.ratios import OURS, against_best, best_peer, geometric, median_us
 from bench.seconds import KINDS, measure_seconds
 from bench.worker import measure as measure_here
+from eggtile import tables
+from eggtile.measure import PEERS
+from eggtile.provenance import commit as tree_commit
+from eggtile.ratios import OURS, against_best, best_peer, geometric, median_us
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 Pattern = Annotated[str, typer.Argument(help="A regular expression over case names.", show_default=False)]
 Against = Annotated[str, typer.Option(help="Contenders, separated by commas.")]
 EVERYONE = "eggtile,eager,compile,max-autotune,plain,flash,cudnn"
+
+
+def here() -> str:
+    """The commit of the tree, or that it is unknown."""
+    return tree_commit() or "unknown"
 
 
 @app.command("targets")
@@ -98,7 +104,14 @@ def measure_command(
         typer.echo("bench: torch sees no CUDA device here; `check` needs none", err=True)
         raise typer.Exit(2)
     flight = Flight(
-        against.split(","), out / "rows.jsonl", commit or current_commit(), limit, case_limit, processes, jobs, tiny
+        against.split(","),
+        out / "rows.jsonl",
+        commit or here(),
+        limit,
+        case_limit,
+        processes,
+        jobs,
+        tiny,
     )
     cases = [c for c in select(pattern) if pattern or c in CASES]
     skipped = fly(cases, flight)
@@ -133,7 +146,7 @@ def seconds_command(
         raise typer.Exit(2)
     out.mkdir(parents=True, exist_ok=True)
     with (out / "seconds.jsonl").open("a") as rows:
-        for row in measure_seconds(kind, runs, commit or current_commit()):
+        for row in measure_seconds(kind, runs, commit or here()):
             rows.write(json.dumps(row) + "\n")
             typer.echo(json.dumps({row["case"]: row["seconds"]}))
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.cases import Case, case
-from bench.machine import ROOT
-from bench.tables import progress
 from eggtile.check import check_on_cpu
+from eggtile.provenance import ROOT
+from eggtile.tables import progress
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from threading import Lock
 from rich.progress import Progress
 
 from bench.cases import Case
-from bench.machine import ROOT
-from bench.tables import progress
+from eggtile.provenance import ROOT
+from eggtile.tables import progress
 
 
 @dataclass(frozen=True)

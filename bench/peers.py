@@ -1,9 +1,8 @@
-"""Who is timed against whom: eager, torch.compile, max-autotune, the library's one-call kernels, and eggtile."""
+"""Who is timed against whom in a case: the contenders of any program, and the library's one-call kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -11,33 +10,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench.cases import Case, attention, rows
 from bench.cases.spec import Function, Result
-from bench.ratios import OURS
-from eggtile.api import optimize
-
-PEERS = ("eager", "compile", "max-autotune")
+from eggtile.measure import Build, builders
+from eggtile.pipeline import Options
 
 
-def eager(fn: Function, inputs: Sequence[torch.Tensor]) -> Function:
-    """The program as written."""
-    return fn
-
-
-def compiled(fn: Function, inputs: Sequence[torch.Tensor]) -> Function:
-    """torch.compile of the whole graph for these shapes alone."""
-    return torch.compile(fn, fullgraph=True, dynamic=False)
-
-
-def autotuned(fn: Function, inputs: Sequence[torch.Tensor]) -> Function:
-    """torch.compile with its search over kernels; the protocol captures graphs itself."""
-    return torch.compile(fn, fullgraph=True, dynamic=False, mode="max-autotune-no-cudagraphs")
-
-
-def optimized(fn: Function, inputs: Sequence[torch.Tensor]) -> Function:
-    """This project, in a running process, with the evidence it has."""
-    return optimize(fn, inputs)
-
-
-def _one_backend(backend: SDPBackend) -> Callable[[Function, Sequence[torch.Tensor]], Function]:
+def _one_backend(backend: SDPBackend) -> Build:
     def build(fn: Function, inputs: Sequence[torch.Tensor]) -> Function:
         def call(*tensors: torch.Tensor) -> Result:
             with sdpa_kernel(backend):
@@ -70,30 +47,24 @@ PLAIN: Mapping[object, Function] = {
 """The library's one-call kernel for the same work as a hand-written program, by the case's builder."""
 
 
-@dataclass(frozen=True)
-class Contender:
-    """`build` turns a program and example inputs into what is timed; `takes` says for which cases it stands."""
-
-    build: Callable[[Function, Sequence[torch.Tensor]], Function]
-    takes: Callable[[Case], bool] = lambda case: True
-
-
-CONTENDERS: Mapping[str, Contender] = {
-    OURS: Contender(optimized),
-    "eager": Contender(eager),
-    "compile": Contender(compiled),
-    "max-autotune": Contender(autotuned, lambda case: case.max_autotune),
-    "flash": Contender(_one_backend(SDPBackend.FLASH_ATTENTION), lambda case: case.build is attention.library),
-    "cudnn": Contender(_one_backend(SDPBackend.CUDNN_ATTENTION), lambda case: case.build is attention.library),
+TAKES: Mapping[str, Callable[[Case], bool]] = {
+    "max-autotune": lambda case: case.max_autotune,
+    "plain": lambda case: case.build in PLAIN,
+    "flash": lambda case: case.build is attention.library,
+    "cudnn": lambda case: case.build is attention.library,
 }
+"""For which cases a contender stands; the others stand for all."""
 
 
-def contenders(case: Case, names: Sequence[str]) -> dict[str, Contender]:
+def contenders(case: Case, names: Sequence[str]) -> dict[str, Build]:
     """The asked-for contenders that take the case; `plain` is the library's one-call kernel where there is one."""
-    known = dict(CONTENDERS)
-    if case.build in PLAIN:
-        known["plain"] = Contender(lambda fn, inputs: PLAIN[case.build])
-    unknown = set(names) - {*CONTENDERS, "plain"}
+    known: dict[str, Build] = {
+        **builders(Options()),
+        "plain": lambda fn, inputs: PLAIN[case.build],
+        "flash": _one_backend(SDPBackend.FLASH_ATTENTION),
+        "cudnn": _one_backend(SDPBackend.CUDNN_ATTENTION),
+    }
+    unknown = set(names) - known.keys()
     if unknown:
-        raise ValueError(f"no contender is named {', '.join(sorted(unknown))}; there are {', '.join(known)}, plain")
-    return {name: known[name] for name in names if name in known and known[name].takes(case)}
+        raise ValueError(f"no contender is named {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return {name: known[name] for name in names if name not in TAKES or TAKES[name](case)}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from bench.peers import PEERS
-from bench.ratios import Interval, against_best, geometric
 from bench.results import latest, load
+from eggtile.measure import PEERS
+from eggtile.ratios import Interval, against_best, geometric
 
 
 def ratios_by_case() -> dict[str, Interval]:

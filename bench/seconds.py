@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import torch
@@ -17,9 +16,9 @@ from torch import nn
 
 from bench.cases import case
 from bench.cases.layers import DecoderLayer
-from bench.machine import machine_name, versions
 from codegen.compile import compile_text
 from eggtile.pipeline import Options, capture_and_lower, choose_forms, compile_program
+from eggtile.provenance import taken_on
 
 Row = dict[str, Any]
 HALF = "dtype=torch.float16"
@@ -107,11 +106,4 @@ KINDS = {"command": command_times, "compile": compile_times, "layers": layer_tim
 def measure_seconds(kind: str, runs: int, commit: str) -> Iterator[Row]:
     """Rows of one kind."""
     for name, found in KINDS[kind](runs):
-        yield {
-            "case": name,
-            "seconds": found,
-            "machine": machine_name(),
-            "versions": versions(),
-            "commit": commit,
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
+        yield {"case": name, "seconds": found, **taken_on(), "commit": commit}

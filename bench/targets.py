@@ -13,8 +13,8 @@ from statistics import median
 from typing import Any
 
 from bench.cases import CASES, EXTRAS, baseline
-from bench.peers import PEERS
-from bench.ratios import OURS, Interval, against_best, geometric, median_us, samples, worst
+from eggtile.measure import PEERS
+from eggtile.ratios import OURS, Interval, against_best, geometric, median_us, samples, worst
 
 Groups = Mapping[str, Sequence[dict[str, Any]]]
 """A case's rows by its name, as `bench.results.latest` gives them."""

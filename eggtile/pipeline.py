@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 
@@ -36,12 +37,15 @@ class RequestError(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """What the user chose: numerics class, target, number of forms, the form's number, laws left out, a schedule line."""
+    """What the user chose: numerics class, target, number of forms, laws left out, a schedule line.
+
+    `form` is a form's number, or "default" for the form as written; None leaves the choice to the model.
+    """
 
     numerics: str = "default"
     target: str = "sm_90a"
     k: int = 1
-    form: int | None = None
+    form: int | Literal["default"] | None = None
     without: tuple[str, ...] = ()
     schedule: str | None = None
 
@@ -134,13 +138,16 @@ def choose_forms(compiled: Compiled) -> Compiled:
             graph = saturate(step, numerics=options.numerics, without=options.without)
         with compiled.clock.span("extract"):
             default = default_form(step, machine)
-            found = forms(graph, machine, k=max(options.k, (options.form or 0) + 1))
+            wanted = options.form + 1 if isinstance(options.form, int) else 1
+            found = forms(graph, machine, k=max(options.k, wanted))
         compiled.steps.append(Region(step, graph, default, found, pick(found, default, options)))
     return compiled
 
 
 def pick(found: list[Form], default: Form, options: Options) -> Form:
-    """The form of the user's number, or the cheapest; the default form where it is at least as cheap."""
+    """The form the user asks for, or the cheapest; the default form where it is at least as cheap."""
+    if options.form == "default":
+        return default
     if options.form is not None:
         if options.form >= len(found):
             raise RequestError(f"there is no form {options.form}; this program has {len(found)} (numbered from 0)")

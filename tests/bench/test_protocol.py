@@ -11,9 +11,9 @@ import pytest
 
 from bench.cases import case
 from bench.peers import contenders
-from bench.protocol import L2_BYTES, MOST_COPIES, Replay, calls_for, copies_for, interleave, summary
-from bench.ratios import against_best, best_peer, geometric, paired, samples, worst
 from bench.results import latest, load
+from eggtile.ratios import against_best, best_peer, geometric, paired, samples, worst
+from eggtile.timing import L2_BYTES, MOST_COPIES, Replay, calls_for, copies_for, interleave, summary
 
 
 def row(name: str = "a", commit: str = "c1", ok: bool = True, **times: list[float]) -> dict[str, Any]:

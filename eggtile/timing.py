@@ -11,10 +11,9 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-
-from bench.cases.spec import Function
 
 L2_BYTES = 60_000_000
 MOST_COPIES = 256
@@ -22,6 +21,7 @@ REPLAY_MS = 8.0
 ROUNDS = 15
 
 Tensors = Sequence[torch.Tensor]
+Function = Callable[..., Any]
 
 
 def copies_for(bytes_of_inputs: int, l2_bytes: int = L2_BYTES) -> int:

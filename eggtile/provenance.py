@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import subprocess
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -43,14 +46,19 @@ def versions() -> dict[str, str]:
     return found
 
 
-def commit() -> str:
-    """The commit of the tree, `+` where it has changes, `unknown` where there is no repository."""
+def commit() -> str | None:
+    """The commit of the tree, `+` where it has changes; None where the code lies in no checkout of its own."""
     git = ["git", "-C", str(ROOT)]
-    try:
-        head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
-        changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True)
-    except FileNotFoundError:
-        return "unknown"
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        return None
+    head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+    changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True)
     if head.returncode:
-        return "unknown"
+        return None
     return head.stdout.strip() + ("+" if changes.stdout.strip() else "")
+
+
+def taken_on() -> dict[str, Any]:
+    """What every recorded figure carries: machine, versions, commit and time."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"machine": machine_name(), "versions": versions(), "commit": commit(), "time": now}

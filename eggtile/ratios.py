@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Row = Mapping[str, Any]
-"""One measured case of one process, as `bench.worker.measure` writes it."""
+"""One measured case of one process, with the samples of every contender."""
 
 DRAWS = 2000
 OURS = "eggtile"
