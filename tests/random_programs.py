@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ir import tensor as X
 from ir import term as T
 from ir.dtype import is_float
-from tests.programs import (
-    Case,
+from tests.words import (
+    Inputs,
     apply,
     cat,
     contract,
@@ -36,6 +36,7 @@ from tests.programs import (
     view,
 )
 
+Case = tuple[X.TensorProgram, Inputs]
 EXTENTS = (1, 2, 2, 3, 3, 4, 6)
 LIMIT = 400
 Rule = Callable[[random.Random, "Pool"], X.Tensor | None]

@@ -17,6 +17,7 @@ from ir.node import IRError
 from ir.tensor_text import parse_tensor
 from ir.verify import verify_form, verify_loop, verify_tensor
 from tests import programs as P
+from tests import words as W
 
 HEADER = """
 axis i = 4
@@ -50,7 +51,7 @@ def test_a_form_runs_kernel_by_kernel() -> None:
     form = parse_form(ROWS)
     verify_form(form)
     p = P.softmax()
-    inputs = P.random_inputs(p, 0)
+    inputs = W.random_inputs(p, 0)
     (loop,) = lower(p).steps
     assert isinstance(loop, LoopProgram)
     want = run_loop(loop, inputs, True)["y0"]
@@ -61,7 +62,7 @@ def test_a_form_runs_kernel_by_kernel() -> None:
 
 def test_scratch_is_rounded_where_it_is_stored() -> None:
     form = parse_form(ROWS)
-    inputs = P.random_inputs(P.softmax(), 0)
+    inputs = W.random_inputs(P.softmax(), 0)
     got = run_form(form, inputs, False)
     exact = run_form(form, inputs, True)
     error = np.abs(got["y0"] / exact["y0"] - 1).max()
@@ -71,7 +72,7 @@ def test_scratch_is_rounded_where_it_is_stored() -> None:
 def test_scratch_holds_nan_before_it_is_made() -> None:
     form = parse_form(ROWS)
     late = replace(form, kernels=(form.kernels[1], form.kernels[0], form.kernels[2]))
-    assert np.isnan(run_form(late, P.random_inputs(P.softmax(), 0), True)["y0"]).all()
+    assert np.isnan(run_form(late, W.random_inputs(P.softmax(), 0), True)["y0"]).all()
     with pytest.raises(IRError, match="second reads m before it is made"):
         verify_form(late)
 
@@ -190,29 +191,29 @@ def test_a_form_is_verified(kernels: tuple[str, ...], why: str | None) -> None:
 
 
 def test_a_tensor_program_is_verified() -> None:
-    x = P.given("x", (3, 4))
-    at = P.given("at", (3, 4), "i64")
+    x = W.given("x", (3, 4))
+    at = W.given("at", (3, 4), "i64")
     bad = {
-        "two inputs are named x": X.TensorProgram("p", (x, P.given("x", (2,))), (X.Result("y", x, (4, 1)),)),
+        "two inputs are named x": X.TensorProgram("p", (x, W.given("x", (2,))), (X.Result("y", x, (4, 1)),)),
         "not among the program's inputs": X.TensorProgram("p", (), (X.Result("y", x, (4, 1)),)),
         "1 strides for 2 dimensions": X.TensorProgram("p", (x,), (X.Result("y", x, (4,)),)),
         "writes z, which is not an input": X.TensorProgram("p", (x,), (X.Result("y", x, (4, 1), "z"),)),
-        "the input x that it replaces f32[3, 4]": P.program("p", (P.reduce("add", x, 0), "x")),
+        "the input x that it replaces f32[3, 4]": W.program("p", (W.reduce("add", x, 0), "x")),
         "has the name of an input": X.TensorProgram("p", (x,), (X.Result("x", x, (4, 1)),)),
         "'a b' is not an identifier": X.TensorProgram("p", (x,), (X.Result("a b", x, (4, 1)),)),
-        "[2] are not sorted dimensions": P.program("p", X.Reduce("add", (2,), x)),
-        "goes along one dimension": P.program("p", X.Reduce("argmax", (0, 1), x)),
-        "are not distinct labels": P.program("p", X.Contract(x, x, ("i", "k"), ("j", "k"), ("i", "i"))),
-        "o2 is not a coordinate": P.program("p", P.view(x, (3, 4), [P.o(0), P.o(2)])),
-        "g1 of type i64 is not a source": P.program(
-            "p", P.view(x, (3, 4), [P.source(1, 2), P.o(1)], sources=(at,))
+        "[2] are not sorted dimensions": W.program("p", X.Reduce("add", (2,), x)),
+        "goes along one dimension": W.program("p", X.Reduce("argmax", (0, 1), x)),
+        "are not distinct labels": W.program("p", X.Contract(x, x, ("i", "k"), ("j", "k"), ("i", "i"))),
+        "o2 is not a coordinate": W.program("p", W.view(x, (3, 4), [W.o(0), W.o(2)])),
+        "g1 of type i64 is not a source": W.program(
+            "p", W.view(x, (3, 4), [W.source(1, 2), W.o(1)], sources=(at,))
         ),
-        "an index term is f32": P.program("p", P.view(x, (3, 4), [T.const(0.0, "f32"), P.o(1)])),
-        "the validity is i64": P.program("p", P.view(x, (3, 4), [P.o(0), P.o(1)], P.o(0))),
-        "Load does not stand in index terms": P.program(
-            "p", P.view(x, (3, 4), [T.Load("at", "i64", (P.o(0),)), P.o(1)])
+        "an index term is f32": W.program("p", W.view(x, (3, 4), [T.const(0.0, "f32"), W.o(1)])),
+        "the validity is i64": W.program("p", W.view(x, (3, 4), [W.o(0), W.o(1)], W.o(0))),
+        "Load does not stand in index terms": W.program(
+            "p", W.view(x, (3, 4), [T.Load("at", "i64", (W.o(0),)), W.o(1)])
         ),
-        "origin 'guess'": P.program("p", X.Convert("bf16", "guess", x)),
+        "origin 'guess'": W.program("p", X.Convert("bf16", "guess", x)),
     }
     for why, p in bad.items():
         with pytest.raises(IRError) as error:

@@ -16,8 +16,9 @@ from ir.tensor import TensorProgram
 from ir.tensor_interp import run_tensor
 from ir.tensor_text import parse_tensor, show_tensor
 from ir.verify import verify_loop, verify_tensor
-from tests.programs import CALLS, POSITIONS, WRITTEN, Case, Inputs, decoder_layers, random_inputs, with_call
-from tests.random_programs import programs, random_program
+from tests.programs import CALLS, POSITIONS, WRITTEN, decoder_layers, with_call
+from tests.random_programs import Case, programs, random_program
+from tests.words import Inputs, random_inputs
 
 TOLERANCE = {True: 1e-12, False: 2e-3}
 

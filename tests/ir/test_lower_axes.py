@@ -13,6 +13,7 @@ from ir.lower import lower
 from ir.node import postorder
 from ir.tensor import Input, Iota, Map, Result, Scatter, TensorProgram
 from tests import programs as P
+from tests import words as W
 
 
 def lowered(p: TensorProgram) -> LoopProgram:
@@ -37,12 +38,12 @@ def test_equal_dimensions_share_an_axis_and_extent_one_has_none() -> None:
 
 
 def test_a_dimension_used_twice_by_one_consumer_is_renamed() -> None:
-    x = P.given("x", (5, 7))
-    gram = P.contract("ik,kj->ij", x, P.permute(x, 1, 0))
-    assert stores(P.program("gram", gram)) == ["store y0[a0, a1] = add[a2](x[a0, a2] * x[a1, a2])"]
-    work = P.apply("exp", P.contract("ik,kj->ij", x, P.given("w", (7, 4))))
-    gram = P.contract("ik,kj->ij", work, P.permute(work, 1, 0))
-    (move,) = nodes(lowered(P.program("gram", gram)), T.At)
+    x = W.given("x", (5, 7))
+    gram = W.contract("ik,kj->ij", x, W.permute(x, 1, 0))
+    assert stores(W.program("gram", gram)) == ["store y0[a0, a1] = add[a2](x[a0, a2] * x[a1, a2])"]
+    work = W.apply("exp", W.contract("ik,kj->ij", x, W.given("w", (7, 4))))
+    gram = W.contract("ik,kj->ij", work, W.permute(work, 1, 0))
+    (move,) = nodes(lowered(W.program("gram", gram)), T.At)
     assert isinstance(move, T.At) and isinstance(move.index, T.Index)
 
 
@@ -77,25 +78,25 @@ def test_reshapes_that_conflict_fall_back_to_division() -> None:
 def test_a_scanned_dimension_stays_one_axis() -> None:
     (scan, *_) = nodes(lowered(P.scanned()), T.Scan)
     assert isinstance(scan, T.Scan)
-    x = P.given("x", (4, 6))
-    flat = P.reshape(x, 24)
-    text = stores(P.program("p", P.reduce("argmax", flat, 0), P.apply("exp", flat)))
+    x = W.given("x", (4, 6))
+    flat = W.reshape(x, 24)
+    text = stores(W.program("p", W.reduce("argmax", flat, 0), W.apply("exp", flat)))
     assert text[0] == "store y0[()] = argmax[a0](x[a0 // 6, a0 % 6])"
 
 
 def test_moves_of_inputs_go_into_the_index() -> None:
-    x = P.given("x", (5, 6))
-    joined = P.pad(P.flip(P.shifted(x, 1, 1, 5), 0), 1, 1, 0, 2.0)
-    assert stores(P.program("p", joined)) == [
+    x = W.given("x", (5, 6))
+    joined = W.pad(W.flip(W.shifted(x, 1, 1, 5), 0), 1, 1, 0, 2.0)
+    assert stores(W.program("p", joined)) == [
         "store y0[a0, a1] = x[-a0 + 4, a1] if 0 <= a1 + -1 else f32(2.0)",
     ]
 
 
 def test_moves_of_work_compose_into_one() -> None:
-    x, w = P.given("x", (5, 6)), P.given("w", (6, 8))
-    work = P.contract("ik,kj->ij", x, w)
-    moved = P.apply("neg", P.shifted(P.apply("neg", P.shifted(work, 1, 2, 8)), 1, 1, 4))
-    (move,) = nodes(lowered(P.program("p", moved)), T.At)
+    x, w = W.given("x", (5, 6)), W.given("w", (6, 8))
+    work = W.contract("ik,kj->ij", x, w)
+    moved = W.apply("neg", W.shifted(W.apply("neg", W.shifted(work, 1, 2, 8)), 1, 1, 4))
+    (move,) = nodes(lowered(W.program("p", moved)), T.At)
     assert isinstance(move, T.At) and isinstance(move.x, T.Fold)
 
 
@@ -107,7 +108,7 @@ def test_an_index_aligned_with_the_base_is_not_folded() -> None:
 
 
 def test_an_embedding_is_a_load_at_a_loaded_index() -> None:
-    assert stores(P.program("p", P.gathered().results[0].value)) == ["store y0[a0, a1] = table[rows[a0], a1]"]
+    assert stores(W.program("p", P.gathered().results[0].value)) == ["store y0[a0, a1] = table[rows[a0], a1]"]
 
 
 def test_outputs_keep_strides_unless_elements_share_memory() -> None:
@@ -118,7 +119,7 @@ def test_outputs_keep_strides_unless_elements_share_memory() -> None:
         Result("b", y, (0, 1)),
         Result("c", y, (4, 1)),
         Result("d", y, (2, 1)),
-        Result("e", P.reduce("max", x, 0, keep=True), (99, 1)),
+        Result("e", W.reduce("max", x, 0, keep=True), (99, 1)),
     )
     loop = lowered(TensorProgram("p", (x,), results))
     strides = {b.name: b.strides for b in loop.buffers}
@@ -127,8 +128,8 @@ def test_outputs_keep_strides_unless_elements_share_memory() -> None:
 
 
 def test_only_used_axes_and_buffers_are_named() -> None:
-    x, unused = P.given("x", (3, 4)), P.given("unused", (5,))
-    p = TensorProgram("p", (x, unused), (Result("y", P.view(x, (3,), [P.o(0), P.number(2)]), (1,)),))
+    x, unused = W.given("x", (3, 4)), W.given("unused", (5,))
+    p = TensorProgram("p", (x, unused), (Result("y", W.view(x, (3,), [W.o(0), W.number(2)]), (1,)),))
     loop = lowered(p)
     assert loop.axes == {"a0": 3}
     assert [b.name for b in loop.buffers] == ["x", "y"]
@@ -141,13 +142,13 @@ def test_lowering_twice_gives_the_same_program(name: str) -> None:
 
 
 def test_a_long_chain_lowers_quickly_and_without_recursion() -> None:
-    x, w = P.given("x", (4, 8)), P.given("w", (8, 8))
+    x, w = W.given("x", (4, 8)), W.given("w", (8, 8))
     t = x
     for k in range(700):
-        t = P.apply("tanh", P.contract("ik,kj->ij", t, w)) if k % 2 else P.reshape(P.reshape(t, 4, 2, 4), 4, 8)
-        t = P.apply("add", t, x)
+        t = W.apply("tanh", W.contract("ik,kj->ij", t, w)) if k % 2 else W.reshape(W.reshape(t, 4, 2, 4), 4, 8)
+        t = W.apply("add", t, x)
     start = time.process_time()
-    loop = lowered(P.program("chain", t))
+    loop = lowered(W.program("chain", t))
     assert time.process_time() - start < 3
     assert len(nodes(loop, T.Fold)) == 350
 
@@ -177,13 +178,13 @@ def test_axes_are_numbered_without_gaps() -> None:
 
 
 def test_an_iota_over_a_split_dimension_counts_through() -> None:
-    x = P.given("x", (4, 6))
-    numbers = P.apply("mul", P.reshape(x, 24), P.to("f32", Iota(24)))
-    (count,) = nodes(lowered(P.program("p", P.apply("add", P.reshape(numbers, 4, 6), x))), T.Round)
+    x = W.given("x", (4, 6))
+    numbers = W.apply("mul", W.reshape(x, 24), W.to("f32", Iota(24)))
+    (count,) = nodes(lowered(W.program("p", W.apply("add", W.reshape(numbers, 4, 6), x))), T.Round)
     assert count.free == {"a0", "a1"}
 
 
 def test_a_scatter_with_every_dimension_aligned_folds_nothing() -> None:
-    x, y = P.given("x", (3, 4)), P.given("y", (3, 4))
-    p = P.program("p", Scatter("add", x, y, (P.o(0), P.o(1)), ()), Scatter(None, x, y, (P.o(0), P.o(1)), ()))
+    x, y = W.given("x", (3, 4)), W.given("y", (3, 4))
+    p = W.program("p", Scatter("add", x, y, (W.o(0), W.o(1)), ()), Scatter(None, x, y, (W.o(0), W.o(1)), ()))
     assert nodes(lowered(p), T.Fold) == []

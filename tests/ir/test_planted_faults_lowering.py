@@ -25,7 +25,8 @@ from ir.lower import lower
 from ir.node import IRError
 from ir.tensor import Reduce, Scan, Tensor, TensorProgram
 from ir.tensor_interp import run_tensor
-from tests.programs import POSITIONS, WRITTEN, Inputs, random_inputs
+from tests.programs import POSITIONS, WRITTEN
+from tests.words import Inputs, random_inputs
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

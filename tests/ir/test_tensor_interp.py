@@ -10,12 +10,13 @@ from ir.dtype import Array, rounded
 from ir.node import IRError
 from ir.tensor_interp import run_tensor
 from tests import programs as P
+from tests import words as W
 
 RNG = np.random.default_rng(1)
 
 
 def value(t: X.Tensor, exact: bool = True, **inputs: Array) -> Array:
-    return run_tensor(P.program("p", t), inputs, exact)["y0"]
+    return run_tensor(W.program("p", t), inputs, exact)["y0"]
 
 
 def floats(*shape: int) -> Array:
@@ -24,7 +25,7 @@ def floats(*shape: int) -> Array:
 
 def test_attention_equals_the_formula() -> None:
     p = P.grouped_attention()
-    a = {n: v.astype(np.float64) for n, v in P.random_inputs(p, 0).items()}
+    a = {n: v.astype(np.float64) for n, v in W.random_inputs(p, 0).items()}
     rows, heads, groups, width = 6, 4, 2, 8
 
     def split(w: Array, n: int) -> Array:
@@ -45,13 +46,13 @@ def test_attention_equals_the_formula() -> None:
 
 def test_row_norms_equal_the_formulas() -> None:
     p = P.layer_norm()
-    a = P.random_inputs(p, 0)
+    a = W.random_inputs(p, 0)
     x = a["x"].astype(np.float64)
     centred = x - x.mean(1, keepdims=True)
     want = centred / np.sqrt((centred**2).mean(1, keepdims=True) + np.float32(1e-5)) * a["w"] + a["b"]
     np.testing.assert_allclose(run_tensor(p, a, exact=True)["y0"], want, rtol=1e-12)
     p = P.root_mean_square()
-    a = P.random_inputs(p, 0)
+    a = W.random_inputs(p, 0)
     x = a["x"]
     scale = np.float32(1) / np.sqrt((x * x).mean(2, keepdims=True) + np.float32(1e-6))
     got = run_tensor(p, a)["y0"]
@@ -61,22 +62,22 @@ def test_row_norms_equal_the_formulas() -> None:
 
 def test_views_move_elements_as_numpy_does() -> None:
     x = floats(4, 6)
-    t = P.given("x", (4, 6))
+    t = W.given("x", (4, 6))
     for got, want in (
-        (P.permute(t, 1, 0), x.T),
-        (P.reshape(t, 3, 8), x.reshape(3, 8)),
-        (P.shifted(t, 1, 1, 6, 2), x[:, 1:6:2]),
-        (P.flip(t, 0), x[::-1]),
-        (P.pad(t, 1, 2, 1, 7.0), np.pad(x, ((0, 0), (2, 1)), constant_values=7)),
-        (P.expand(t, 2, 4, 6), np.broadcast_to(x, (2, 4, 6))),
-        (P.cat(t, t, 0), np.concatenate([x, x])),
+        (W.permute(t, 1, 0), x.T),
+        (W.reshape(t, 3, 8), x.reshape(3, 8)),
+        (W.shifted(t, 1, 1, 6, 2), x[:, 1:6:2]),
+        (W.flip(t, 0), x[::-1]),
+        (W.pad(t, 1, 2, 1, 7.0), np.pad(x, ((0, 0), (2, 1)), constant_values=7)),
+        (W.expand(t, 2, 4, 6), np.broadcast_to(x, (2, 4, 6))),
+        (W.cat(t, t, 0), np.concatenate([x, x])),
     ):
         np.testing.assert_array_equal(value(got, x=x), want)
 
 
 def test_gathers_and_scatters_move_elements_as_numpy_does() -> None:
     p = P.scattered()
-    a = P.random_inputs(p, 3, P.POSITIONS)
+    a = W.random_inputs(p, 3, P.POSITIONS)
     got = run_tensor(p, a, exact=True)
     total = a["base"].astype(np.float64)
     np.add.at(total, a["rows"], a["updates"])
@@ -92,24 +93,24 @@ def test_gathers_and_scatters_move_elements_as_numpy_does() -> None:
     np.testing.assert_allclose(got["y1"], largest)
     np.testing.assert_allclose(got["y2"], last)
     p = P.gathered()
-    a = P.random_inputs(p, 3, P.POSITIONS)
+    a = W.random_inputs(p, 3, P.POSITIONS)
     np.testing.assert_array_equal(run_tensor(p, a)["y0"], a["table"][a["rows"]])
 
 
 def test_sums_are_wider_than_their_operands_and_extremes_are_not() -> None:
     x = np.full(4096, 0.1, np.float16)
-    t = P.given("x", (4096,), "f16")
-    assert abs(value(P.reduce("add", t, 0), exact=False, x=x) - 4096 * float(np.float16(0.1))) < 1e-3
-    assert value(P.reduce("max", t, 0), exact=False, x=x).dtype == np.float16
+    t = W.given("x", (4096,), "f16")
+    assert abs(value(W.reduce("add", t, 0), exact=False, x=x) - 4096 * float(np.float16(0.1))) < 1e-3
+    assert value(W.reduce("max", t, 0), exact=False, x=x).dtype == np.float16
 
 
 def test_exactness_keeps_bits_but_not_casts_to_integers() -> None:
-    t = P.given("x", (3,))
+    t = W.given("x", (3,))
     x = np.array([1 / 3, 2.7, -1.2])
-    np.testing.assert_array_equal(value(P.to("bf16", t, "cast"), x=x), x)
-    np.testing.assert_array_equal(value(P.to("i64", t, "cast"), x=x), [0, 2, -1])
-    np.testing.assert_array_equal(value(P.to("bool", t, "cast"), x=x), [True, True, True])
-    assert value(P.to("bf16", t, "cast"), exact=False, x=x)[0] == np.float32(0.333984375)
+    np.testing.assert_array_equal(value(W.to("bf16", t, "cast"), x=x), x)
+    np.testing.assert_array_equal(value(W.to("i64", t, "cast"), x=x), [0, 2, -1])
+    np.testing.assert_array_equal(value(W.to("bool", t, "cast"), x=x), [True, True, True])
+    assert value(W.to("bf16", t, "cast"), exact=False, x=x)[0] == np.float32(0.333984375)
 
 
 def test_folds_of_nothing_give_the_identity() -> None:
@@ -128,14 +129,14 @@ def test_what_is_missing_or_misshapen_is_told() -> None:
     with pytest.raises(IRError, match="has shape"):
         run_tensor(p, {"x": np.zeros((2, 2))})
     with pytest.raises(IRError, match=r"call aten\.sort\.default"):
-        run_tensor(P.with_call(), P.random_inputs(P.with_call(), 0))
+        run_tensor(P.with_call(), W.random_inputs(P.with_call(), 0))
     with pytest.raises(IRError, match="symbolic"):
         run_tensor(X.TensorProgram("p", (), (X.Result("y", X.Full("f32", 0, ("s0",)), (1,)),)), {})
 
 
 def test_inputs_are_left_alone() -> None:
     p = P.replaced()
-    a = P.random_inputs(p, 0)
+    a = W.random_inputs(p, 0)
     before = a["cache"].copy()
     got = run_tensor(p, a)
     np.testing.assert_array_equal(a["cache"], before)
@@ -145,5 +146,5 @@ def test_inputs_are_left_alone() -> None:
 
 def test_out_of_range_gathers_are_clamped() -> None:
     x, at = floats(4), np.array([-3, 9, 2])
-    t = P.view(P.given("x", (4,)), (3,), [P.source(0, 1)], sources=(P.given("at", (3,), "i64"),))
+    t = W.view(W.given("x", (4,)), (3,), [W.source(0, 1)], sources=(W.given("at", (3,), "i64"),))
     np.testing.assert_array_equal(value(t, x=x, at=at), x[[0, 3, 2]])
