@@ -144,9 +144,9 @@ def contraction():
 
 
 def chain_parts():
-    q, k, v = buffer("q", "f32", 2, 10, 4), buffer("k", "f32", 1, 10, 4), buffer("v", "f32", 1, 10, 4)
-    out = buffer("out", "f32", 2, 10, 4, role="output")
-    axes = {"h": 2, "i": 10, "j": 10, "d": 4, "e": 4}
+    q, k, v = buffer("q", "f32", 2, 7, 4), buffer("k", "f32", 1, 7, 4), buffer("v", "f32", 1, 7, 4)
+    out = buffer("out", "f32", 2, 7, 4, role="output")
+    axes = {"h": 2, "i": 7, "j": 7, "d": 4, "e": 4}
     group = T.binary("floordiv", i("h"), T.number(2))
     s = T.fold("d", "add", mul(load(q, i("h"), i("i"), i("d")), load(k, group, i("j"), i("d"))))
     s = T.select(T.binary("le", i("j"), i("i")), mul(s, f32(0.5)), T.const(-np.inf, "f32"))

@@ -31,7 +31,7 @@ def check(c, line):
         np.testing.assert_allclose(array, want[name], rtol=1e-9, atol=1e-9, err_msg=show_tile(tiled))
 
 
-@pytest.mark.parametrize("line", ["WORK=points128", "WORK=points1", "WORK=points4"])
+@pytest.mark.parametrize("line", ["WORK=points128", "WORK=points2"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_fall_back_is_right_for_every_kernel(name, line):
     check(CASES[name](), line)
@@ -44,7 +44,7 @@ def test_every_listed_schedule_is_right(name):
     tiles = {}
     for line in lines:
         tiles.setdefault(tuple(sorted((a, t) for a, (t, _) in listed_tiles(line).items())), line)
-    for line in list(tiles.values())[::2]:
+    for line in list(tiles.values())[:: max(1, len(tiles) // 6)]:
         check(c, str(line))
 
 
@@ -77,7 +77,7 @@ FAULTS = {
         r"map mulz\(exp\(m_0 - v6\), z_0\)",
         "map z_0",
     ),
-    "an old state that is not rescaled": ("streamed chain", "TILE=d:4,j:4,e:4", r"map mulz\(v7, o_0\)", "map o_0"),
+    "an old state that is not rescaled": ("streamed chain", "TILE=d:4,e:4,j:4", r"map mulz\(v7, o_0\)", "map o_0"),
     "a scan that starts again at each step": (
         "running sums",
         "TILE=b:16",
