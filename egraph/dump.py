@@ -82,19 +82,20 @@ def to_data(graph: EGraph) -> Json:
         "phases": [
             {"name": p.name, "nodes": p.nodes, "iterations": p.iterations, "stop": p.stop} for p in report.phases
         ],
-        "laws": [
-            {"name": x.name, "family": x.family, "class": x.class_, "matches": x.matches} for x in report.laws
-        ],
     }
 
 
 def times(graph: EGraph) -> Json:
-    """Where the time of saturation went, in seconds."""
+    """Where the time of saturation went, in seconds, and the matches of laws, which depend on egglog's version."""
     report = asdict(graph.report)
     return {
         **{name: report[name] for name in ("build_seconds", "insert_seconds", "read_seconds", "seconds")},
         "phases": {p.name: p.seconds for p in graph.report.phases},
-        "laws": {x.name: x.seconds for x in graph.report.laws if x.seconds},
+        "laws": [
+            {"name": x.name, "family": x.family, "class": x.class_, "matches": x.matches, "seconds": x.seconds}
+            for x in graph.report.laws
+            if x.matches
+        ],
     }
 
 

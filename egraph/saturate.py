@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from egglog import bindings
 
 from egraph.analysis import constant_facts, prelude
-from egraph.encode import Rows, encode
-from egraph.graph import Budget, EGraph, LawReport, PhaseReport, Report
+from egraph.encode import FIXED, PREFIX_CONSTRUCTORS, Rows, encode
+from egraph.graph import Budget, EGraph, EGraphError, LawReport, PhaseReport, Report
 from egraph.law import Law
 from egraph.laws import PLUMBING, laws
 from egraph.readback import Reader
@@ -36,7 +36,10 @@ ALL = (
     Phase("stream", ("split", "online", "mark", "push")),
     Phase("settle", ()),
 )
+AS_WRITTEN = (Phase("as written", ()),)
+RULESETS = frozenset(("split", "hoist", "online", "mark", "push"))
 ROUNDS_PER_LOOK = 4
+LARGE = 5_000  # nodes; a graph this large is looked at after every round
 
 
 class Engine:
@@ -77,7 +80,7 @@ class Engine:
         one = f"(seq (saturate (seq (saturate (run facts)) (run norm))) {runs})"
         done, nodes, stop = 0, 0, "iterations"
         while done < budget.iterations:
-            rounds = min(ROUNDS_PER_LOOK, budget.iterations - done)
+            rounds = min(ROUNDS_PER_LOOK if nodes < LARGE else 1, budget.iterations - done)
             changed = self.run(f"(run-schedule (repeat {rounds} {one}))")
             done += rounds
             nodes = self.nodes(constructors)
@@ -105,8 +108,13 @@ def saturate(
 
     No phases give the program as written. `tags` are names of whole tensors, each with its term and its operands.
     """
+    for phase in phases:
+        for ruleset in phase.rulesets:
+            if ruleset not in RULESETS:  # egglog panics on one that it does not know
+                raise EGraphError(f"phase {phase.name}: {ruleset!r} is none of {', '.join(sorted(RULESETS))}")
     budget = budget or Budget()
-    chosen = laws(numerics, without)
+    allowed = laws(numerics, without)
+    chosen = allowed if phases else ()
     start = time.perf_counter()
     rows = encode(
         (r.value for r in program.results),
@@ -119,11 +127,9 @@ def saturate(
         rows.write(Path(folder))
         engine.run(_insertion(rows))
     inserted = time.perf_counter()
-    names = {c.name for c in rows.constructors} | {"Unary", "Binary", "Fold", "Round", "Identity", "New", "Old"}
+    names = {c.name for c in (*FIXED, *PREFIX_CONSTRUCTORS, *rows.constructors)}
     deadline = inserted + budget.seconds
-    reports = [engine.saturate(p, names, budget, deadline) for p in phases]
-    if not phases:
-        engine.run("(run-schedule (saturate (run facts)))")
+    reports = [engine.saturate(p, names, budget, deadline) for p in phases or AS_WRITTEN]
     saturated = time.perf_counter()
     graph = Reader(engine.egraph, rows, program).graph()
     end = time.perf_counter()
@@ -137,8 +143,7 @@ def saturate(
         graph.nodes,
         len(graph.classes),
     )
-    object.__setattr__(graph, "report", report)
-    return graph
+    return replace(graph, report=report)
 
 
 def _text(rows: Rows, chosen: Sequence[Law]) -> str:
