@@ -80,6 +80,7 @@ class _Printer:
         for t in order:
             uses.update(id(k) for k in t.children)
         bound = _under_states(order)
+        self.states = {c: state for t in order if isinstance(t, T.Stream) for c, state in _states_of(t)}
         for t in order:
             text, level = self._expression(t)
             leaf = not t.children or (isinstance(t, T.Load) and len(text) < 24) or isinstance(t, T.Carry)
@@ -134,7 +135,7 @@ class _Printer:
             case T.State(name):
                 return f"old.{name}", _ATOM
             case T.Carry(name, monoid, update):
-                state = _state_of(update, name)
+                state = self.states.get(t)
                 own = ", ".join(state.axes) if state else ""
                 return (
                     f"{name}=carry({_word(monoid)}, {state.type if state else 'any'}, [{own}], {arg(update)})",
@@ -165,11 +166,12 @@ def _under_states(order: list[T.Term]) -> set[T.Term]:
     return {t for t, names in open_states.items() if names}
 
 
-def _state_of(update: T.Term, name: str) -> T.State | None:
-    for t in postorder(update):
-        if isinstance(t, T.State) and t.name == name:
-            return t
-    return None
+def _states_of(stream: T.Stream) -> list[tuple[T.Carry, T.State]]:
+    """The carries of a stream with the states that its updates read."""
+    carries = {c.name: c for c in stream.carries}
+    return [
+        (carries[t.name], t) for t in postorder(*stream.carries) if isinstance(t, T.State) and t.name in carries
+    ]
 
 
 def _constant(t: T.Const) -> str:

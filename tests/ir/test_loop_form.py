@@ -142,6 +142,19 @@ def test_a_loop_program_is_verified(stores: str, why: str | None) -> None:
         assert why in str(error.value)
 
 
+def test_a_state_that_only_another_reads_keeps_its_type_in_text() -> None:
+    index = (T.Index("i"), T.Index("j"))
+    x = T.Load("x", "f32", index)
+    last = T.Carry("last", "max", x)
+    steps = T.Carry(
+        "steps", "add", T.binary("add", T.State("steps", "f32", ("i",)), T.State("last", "f32", ("i",)))
+    )
+    stream = T.Stream("j", (last, steps), "steps")
+    loop = replace(parse_loop(LOOP + "store y0[i, j] = x[i, j]"), results=(Store("y0", index, stream),))
+    verify_loop(loop)
+    assert parse_loop(show_loop(loop)) == loop
+
+
 def test_states_and_tile_values_outside_their_place_are_refused() -> None:
     loop = parse_loop(LOOP + "store y0[i, j] = x[i, j]")
     index = (T.Index("i"), T.Index("j"))
