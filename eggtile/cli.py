@@ -16,6 +16,7 @@ from codegen import gpu
 from codegen.compile import CompileError, compile_text
 from eggtile.capture import CaptureError
 from eggtile.check import check_compiled
+from eggtile.cli_bench import bench
 from eggtile.clock import Clock
 from eggtile.doctor import diagnose
 from eggtile.explore import report
@@ -28,6 +29,7 @@ from extract.spaces import space
 from ir.node import IRError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app.command()(bench)
 
 Program = Annotated[str | None, typer.Argument(help="file.py:name or module:name", show_default=False)]
 Code = Annotated[

@@ -19,7 +19,7 @@ from eggtile.capture.types import TORCH_DTYPES
 from eggtile.expression import Placed, SourceError, from_code, raised, syntax
 from ir.dtype import is_float
 
-__all__ = ["Source", "SourceError", "load", "parse_input"]
+__all__ = ["Source", "SourceError", "imported", "load", "parse_input"]
 
 SEED = 0
 Program = Callable[..., Any] | torch.nn.Module
@@ -53,7 +53,7 @@ def load(code: str | None, path: str | None, inputs: Sequence[str]) -> Source:
 def from_path(path: str, inputs: Sequence[str]) -> Source:
     """The function or module of a file or an importable module."""
     place, _, name = path.rpartition(":")
-    module = _imported(place)
+    module = imported(place)
     program = getattr(module, name, None)
     if program is None:
         raise SourceError(f"{place} defines no {name}")
@@ -62,7 +62,8 @@ def from_path(path: str, inputs: Sequence[str]) -> Source:
     return Source(program, _inputs_of(module, place, name, inputs), name)
 
 
-def _imported(place: str) -> ModuleType:
+def imported(place: str) -> ModuleType:
+    """The module at file.py, or the importable one of that name."""
     try:
         if not place.endswith(".py"):
             return importlib.import_module(place)

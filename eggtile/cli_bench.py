@@ -1,0 +1,226 @@
+"""`eggtile bench`: a program or a suite of them, timed against PyTorch on the GPU at hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from codegen import gpu
+from eggtile.api import Optimized
+from eggtile.cli_options import Code, FormNumber, Inputs, Numerics, ScheduleLine, options_of, source_of
+from eggtile.measure import DEFAULT, PEERS, Row, asked, build_and_gate, builders, cold_copies, time_calls
+from eggtile.pipeline import Compiled, Options, Region, RequestError, compile_program
+from eggtile.provenance import taken_on
+from eggtile.ratios import OURS, against_best, best_peer, geometric, median_us
+from eggtile.source import imported
+from eggtile.tables import number, progress, show
+from eggtile.timing import ROUNDS, Function, Tensors
+
+Program = Annotated[
+    str | None,
+    typer.Argument(help="file.py:name, module:name, or a module with CASES, like bench.cases", show_default=False),
+]
+OWN = (OURS, DEFAULT)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A program to measure; `load` makes it with its inputs. `tf32` None leaves PyTorch's setting alone."""
+
+    name: str
+    load: Callable[[], tuple[Function, Tensors]]
+    max_autotune: bool = True
+    tf32: bool | None = None
+    reference_us: float | None = None
+
+
+def suite(place: str, pattern: str, tiny: bool, device: str) -> list[Subject]:
+    """The cases of a module whose names match; its `baseline()`, where it has one, gives reference times."""
+    module = imported(place)
+    cases = getattr(module, "CASES", None)
+    if cases is None:
+        raise RequestError(f"{place} defines no CASES; a single program is {place}:name")
+    try:
+        wanted = [c for c in cases if re.search(pattern, c.name)]
+    except re.error as e:
+        raise RequestError(f"{pattern} is no regular expression: {e}") from None
+    if not wanted:
+        raise RequestError(f"no case of {place} matches {pattern}")
+    recorded: Mapping[str, Row] = {} if tiny or not hasattr(module, "baseline") else module.baseline()
+    return [
+        Subject(
+            c.name,
+            partial(c.program, tiny, device),
+            getattr(c, "max_autotune", True),
+            getattr(c, "tf32", None),
+            recorded.get(c.name, {}).get("reference_us"),
+        )
+        for c in wanted
+    ]
+
+
+def single(program: str | None, code: str | None, inputs: list[str] | None, device: str) -> Subject:
+    """The one program that the user names, moved to the device."""
+    source = source_of(program, code, inputs)
+    fn = source.fn.to(device) if isinstance(source.fn, torch.nn.Module) else source.fn
+    return Subject(source.name, lambda: (fn, [t.to(device) for t in source.inputs]))
+
+
+# ---- one row a program
+
+
+def measured(
+    item: Subject, names: Sequence[str], options: Options, rounds: int, advance: Callable[[], object]
+) -> Row:
+    """Gate and time one program; contenders with wrong values are reported, not timed."""
+    if item.tf32 is not None:
+        torch.backends.cuda.matmul.allow_tf32 = item.tf32
+    fn, inputs = item.load()
+    taken = asked(builders(options), [n for n in names if item.max_autotune or n != "max-autotune"])
+    calls, found = build_and_gate(fn, [inputs], taken, advance)
+    times, clocks = time_calls({n: c for n, c in calls.items() if found[n]["ok"]}, cold_copies(inputs), rounds)
+    ours = calls.get(OURS)
+    contenders = {n: {**row, **times.get(n, {})} for n, row in found.items()}
+    return row_of(item, ours.compiled if isinstance(ours, Optimized) else None, contenders) | {"clocks": clocks}
+
+
+def row_of(item: Subject, compiled: Compiled | None, contenders: Mapping[str, Row]) -> Row:
+    """What is known of one program: its forms and schedules, its contenders, and the ratio to the best peer."""
+    row: Row = {"program": item.name, "reference_us": item.reference_us, "contenders": contenders}
+    row["regions"] = [region_row(r) for r in compiled.regions] if compiled else []
+    row["notes"] = list(compiled.captured.program.notes) if compiled else []
+    row["best_peer"] = best_peer([row], PEERS, "cold")
+    row["ratio"] = next(iter(against_best([row], PEERS, "cold")), None)
+    return row
+
+
+def region_row(region: Region) -> Row:
+    """The forms with the model's costs, and the schedules of the chosen one's kernels."""
+    listed = [*enumerate(region.forms), (DEFAULT, region.default)]
+    return {
+        "forms": [
+            {"id": n, "cost_us": f.cost_us, "kernels": len(f.kernels), "chosen": f is region.chosen}
+            for n, f in listed
+        ],
+        "laws": list(region.chosen.laws),
+        "kernels": [{"name": k.name, "schedule": str(k.schedule), "fallback": k.fallback} for k in region.kernels],
+    }
+
+
+# ---- tables
+
+
+def form_lines(rows: Sequence[Row]) -> Iterator[list[str]]:
+    """A line a form; the chosen one shows its schedules."""
+    for row in rows:
+        for region in row["regions"]:
+            schedules = "\n".join(
+                f"{k['schedule']}{' (fall-back)' if k['fallback'] else ''}" for k in region["kernels"]
+            )
+            for f in region["forms"]:
+                mark, lines = (" *", schedules) if f["chosen"] else ("", "")
+                yield [row["program"], f"{f['id']}{mark}", number(f["cost_us"]), str(f["kernels"]), lines]
+
+
+def time_lines(rows: Sequence[Row]) -> Iterator[list[str]]:
+    """A line a contender: times, error, its median over ours, and what went wrong."""
+    for row in rows:
+        ours = median_us([row], OURS, "cold")
+        for name, found in row["contenders"].items():
+            cold, hot = found.get("cold", {}), found.get("hot", {})
+            spread = f"{number(cold['low_us'])} .. {number(cold['high_us'])}" if cold else ""
+            over = cold["median_us"] / ours if cold and ours else None
+            fault = found.get("error") or found.get("reason") or cold.get("note") or ""
+            values = (cold.get("median_us"), hot.get("median_us"), found.get("max_rel_err"), over)
+            shown = [number(v) for v in values]
+            yield [row["program"], name, shown[0], spread, *shown[1:], number(row["reference_us"]), fault]
+
+
+FORM_HEADER = ("program", "form", "model, us", "kernels", "schedule")
+TIME_HEADER = ("program", "contender", "cold, us", "quartiles", "hot, us", "error", "over ours", "reference", "")
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """The tables, and the ratio to the best peer of every program that has one."""
+    show("forms by the model (* chosen)", FORM_HEADER, list(form_lines(rows)))
+    timed = list(time_lines(rows))
+    if timed:
+        show("times, errors against float64", TIME_HEADER, timed)
+    found = [row for row in rows if row["ratio"] is not None]
+    for row in found:
+        typer.echo(f"{row['program']}: {row['ratio']:.3f} against the best peer, {row['best_peer']}")
+    if len(found) > 1:
+        typer.echo(f"{geometric([[row['ratio']] for row in found]).value:.3f}, the geometric mean of {len(found)}")
+
+
+def write(path: Path, value: Row) -> None:
+    """One JSON object."""
+    try:
+        path.write_text(json.dumps(value, allow_nan=False, default=str) + "\n")
+    except OSError as e:
+        raise RequestError(f"cannot write {path}: {e.strerror}") from None
+
+
+def wrong(rows: Sequence[Row]) -> bool:
+    """Whether a contender of our own failed or gives wrong values."""
+    return any(not row["contenders"][n].get("ok") for row in rows for n in OWN if n in row["contenders"])
+
+
+# ---- the command
+
+
+def bench(
+    program: Program = None,
+    code: Code = None,
+    inputs: Inputs = None,
+    against: Annotated[str, typer.Option(help="Contenders, separated by commas.")] = ",".join((DEFAULT, *PEERS)),
+    json_: Annotated[Path | None, typer.Option("--json", help="Write one JSON object to this file.")] = None,
+    form: FormNumber = None,
+    schedule: ScheduleLine = None,
+    numerics: Numerics = "default",
+    rounds: Annotated[int, typer.Option(min=3, help="Samples of each contender.")] = ROUNDS,
+    select: Annotated[str, typer.Option(help="A regular expression over the names of a suite.")] = "",
+    tiny: Annotated[bool, typer.Option("--tiny", help="The tiny sizes of a suite.")] = False,
+) -> None:
+    """Time a program, or the CASES of a module, against the form as written, eager PyTorch and torch.compile."""
+    usable, why = gpu.available()
+    usable = usable and torch.cuda.is_available()
+    device = "cuda" if usable else "cpu"
+    target = gpu.device_target() if usable else Options.target
+    options = options_of(numerics, target, form=form, schedule=schedule)
+    names = list(asked(builders(options), against.split(",")))
+    is_suite = code is None and program is not None and ":" not in program
+    if not is_suite and (select or tiny):
+        raise RequestError("--select and --tiny are for a suite, a module that defines CASES")
+    if is_suite and inputs:
+        raise RequestError("inputs are given, but a suite makes its own")
+    items = suite(program or "", select, tiny, device) if is_suite else [single(program, code, inputs, device)]
+    rows: list[Row] = []
+    # a program of the user's that makes tensors of its own makes them where its inputs are
+    with progress() as bar, nullcontext() if is_suite else torch.device(device):
+        task = bar.add_task("measuring", total=len(items) * (len(names) if usable else 1))
+        for item in items:
+            bar.update(task, description=item.name)
+            if usable:
+                rows.append(measured(item, names, options, rounds, lambda: bar.advance(task)))
+            else:
+                fn, tensors = item.load()
+                rows.append(row_of(item, compile_program(fn, tensors, item.name, options), {}) | {"clocks": {}})
+                bar.advance(task)
+            if json_:
+                head: dict[str, Any] = {**taken_on(), "numerics": numerics, "target": target}
+                write(json_, head | ({"programs": rows} if is_suite else rows[0]))
+    print_rows(rows)
+    if not usable:
+        reason = why or "torch sees no CUDA device"
+        raise RequestError(f"there is no CUDA device that can be timed ({reason}); the costs above are the model's")
+    raise typer.Exit(1 if wrong(rows) else 0)
