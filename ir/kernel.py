@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from typing import get_args
 
 from ir.dtype import DType
 from ir.loop import Buffer
@@ -192,12 +193,20 @@ def walk(body: tuple[Statement, ...]) -> Iterator[Statement]:
             yield from walk(s.body)
 
 
+_TERM_FIELDS = {kind: tuple(f.name for f in fields(kind) if "Term" in str(f.type)) for kind in get_args(Statement)}
+"""The fields of each kind of statement that hold a term, or may."""
+
+
 def terms(s: Statement) -> tuple[Term, ...]:
     """The terms of one statement, without those of its body."""
-    return tuple(v for f in fields(s) if isinstance(v := getattr(s, f.name), Term))
+    return tuple(t for name in _TERM_FIELDS[type(s)] if (t := getattr(s, name)) is not None)
 
 
 def map_terms(s: Statement, f: Callable[[Term], Term]) -> Statement:
-    """The statement with `f` applied to each of its terms; its body is kept."""
-    changed = {x.name: f(v) for x in fields(s) if isinstance(v := getattr(s, x.name), Term)}
+    """The statement with `f` applied to each of its terms; its body is kept, and so is a statement that stays equal."""
+    changed: dict[str, Term] = {}
+    for name in _TERM_FIELDS[type(s)]:
+        old = getattr(s, name)
+        if old is not None and (new := f(old)) is not old:
+            changed[name] = new
     return replace(s, **changed) if changed else s  # type: ignore[arg-type]

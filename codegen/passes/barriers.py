@@ -1,8 +1,12 @@
-"""Barriers: one wherever an access to shared memory could meet an earlier one of another thread, and nowhere else."""
+"""Barriers: one wherever an access to shared memory could meet an earlier one of another thread, and nowhere else.
+
+A buffer that the kernel both loads and stores counts as shared: a block reads and writes the same elements of it, and
+threads that hold copies of an element must have read it before its owner writes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from codegen.passes.state import State
 from ir import kernel as K
@@ -16,7 +20,9 @@ NOTHING: Touched = (frozenset(), frozenset())
 def place_barriers(state: State) -> State:
     """The kernel with a barrier in front of every access that reads what was written, or writes what was read, since."""
     assert state.kernel is not None
-    body, _ = _placed(state.kernel.body, NOTHING)
+    loaded = {s.buffer for s in K.walk(state.kernel.body) if isinstance(s, K.LoadGlobal)}
+    stored = {s.buffer for s in K.walk(state.kernel.body) if isinstance(s, K.StoreGlobal)}
+    body, _ = _Placer(frozenset(loaded & stored)).placed(state.kernel.body, NOTHING)
     return replace(state, kernel=replace(state.kernel, body=body))
 
 
@@ -24,40 +30,55 @@ def _either(a: Touched, b: Touched) -> Touched:
     return a[0] | b[0], a[1] | b[1]
 
 
-def _placed(body: tuple[K.Statement, ...], touched: Touched) -> tuple[tuple[K.Statement, ...], Touched]:
-    out: list[K.Statement] = []
-    for s in body:
+@dataclass(frozen=True)
+class _Placer:
+    in_place: frozenset[str]
+
+    def touches(self, s: K.Statement) -> tuple[str, bool] | None:
+        """The memory that a statement accesses, and whether it reads it."""
         match s:
-            case K.For():
-                inner, after = _steps(s.body, touched)
-                alone, after_alone = _steps(s.body, NOTHING)
+            case K.LoadShared(_, _, shared):
+                return shared, True
+            case K.StoreShared(shared):
+                return shared, False
+            case K.LoadGlobal(_, _, buffer) if buffer in self.in_place:
+                return buffer, True
+            case K.StoreGlobal(buffer) if buffer in self.in_place:
+                return buffer, False
+        return None
+
+    def placed(self, body: tuple[K.Statement, ...], touched: Touched) -> tuple[tuple[K.Statement, ...], Touched]:
+        """The body with its barriers, and what it touched since the last one."""
+        out: list[K.Statement] = []
+        for s in body:
+            if isinstance(s, K.For):
+                inner, after = self.steps(s.body, touched)
+                alone, after_alone = self.steps(s.body, NOTHING)
                 if _barriers(alone) < _barriers(inner):
                     out.append(K.Barrier())
                     inner, after, touched = alone, after_alone, NOTHING
                 out.append(replace(s, body=inner))
                 touched = _either(touched, after)
-            case K.If():
-                inner, after = _placed(s.body, touched)
+            elif isinstance(s, K.If):
+                inner, after = self.placed(s.body, touched)
                 out.append(replace(s, body=inner))
                 touched = _either(touched, after)
-            case K.LoadShared(_, _, shared) | K.StoreShared(shared):
-                reads = isinstance(s, K.LoadShared)
-                if shared in touched[1 if reads else 0]:
-                    out.append(K.Barrier())
-                    touched = NOTHING
-                touched = _either(
-                    touched, (frozenset({shared} if reads else ()), frozenset(() if reads else {shared}))
-                )
+            else:
+                access = self.touches(s)
+                if access is not None:
+                    memory, reads = access
+                    if memory in touched[1 if reads else 0]:
+                        out.append(K.Barrier())
+                        touched = NOTHING
+                    own = frozenset({memory})
+                    touched = _either(touched, (own, frozenset()) if reads else (frozenset(), own))
                 out.append(s)
-            case _:
-                out.append(s)
-    return tuple(out), touched
+        return tuple(out), touched
 
-
-def _steps(body: tuple[K.Statement, ...], touched: Touched) -> tuple[tuple[K.Statement, ...], Touched]:
-    """A loop's body, each of whose steps meets the accesses of the step before it."""
-    _, once = _placed(body, touched)
-    return _placed(body, _either(touched, once))
+    def steps(self, body: tuple[K.Statement, ...], touched: Touched) -> tuple[tuple[K.Statement, ...], Touched]:
+        """A loop's body, each of whose steps meets the accesses of the step before it."""
+        _, once = self.placed(body, touched)
+        return self.placed(body, _either(touched, once))
 
 
 def _barriers(body: tuple[K.Statement, ...]) -> int:

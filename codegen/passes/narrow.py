@@ -71,9 +71,7 @@ class _Narrower:
 
     def of(self, t: Term) -> Term:
         """The term, as i32 where it is an i64 that fits."""
-        if t not in self.memo:
-            self.memo[t] = rebuilt(t, self.node)
-        return self.memo[t]
+        return rebuilt(t, self.node, self.memo)
 
     def node(self, t: Term, kids: Sequence[Term]) -> Term:
         if t in self.scalars:

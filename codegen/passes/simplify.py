@@ -100,9 +100,7 @@ class Simplifier:
         self.memo: dict[Term, Term] = {}
 
     def __call__(self, t: Term) -> Term:
-        if t not in self.memo:
-            self.memo[t] = rebuilt(t, self.node)
-        return self.memo[t]
+        return rebuilt(t, self.node, self.memo)
 
     def node(self, t: Term, kids: Sequence[Term]) -> Term:
         new = with_children(t, kids)

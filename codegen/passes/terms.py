@@ -13,6 +13,8 @@ from ir.term import Term
 
 def with_children(t: Term, kids: Sequence[Term]) -> Term:
     """A pointwise node like `t` over other children, through the normalising constructors."""
+    if all(new is old for new, old in zip(kids, t.children, strict=True)):
+        return t
     match t:
         case T.Load(buffer, dtype, _):
             return T.Load(buffer, dtype, tuple(kids))
@@ -24,27 +26,33 @@ def with_children(t: Term, kids: Sequence[Term]) -> Term:
             return T.select(kids[0], kids[1], kids[2])
         case T.Round(dtype, origin, _):
             return T.round_to(dtype, origin, kids[0])
-    if kids:
-        raise IRError(f"{type(t).__name__} does not belong into a tile or kernel program")
-    return t
+    raise IRError(f"{type(t).__name__} does not belong into a tile or kernel program")
 
 
-def rebuilt(root: Term, node: Callable[[Term, Sequence[Term]], Term]) -> Term:
-    """`root` with node(t, new children) in place of each subterm t, children first."""
-    memo: dict[Term, Term] = {}
-    for t in postorder(root):
-        memo[t] = node(t, [memo[k] for k in t.terms])
-    return memo[root]
+def rebuilt(root: Term, node: Callable[[Term, Sequence[Term]], Term], memo: dict[Term, Term] | None = None) -> Term:
+    """`root` with node(t, new children) in place of each subterm t, children first; `memo` keeps what is done."""
+    done: dict[Term, Term] = {} if memo is None else memo
+    stack = [root]
+    while stack:
+        t = stack[-1]
+        missing = [k for k in t.terms if k not in done]
+        if missing and t not in done:
+            stack += missing
+            continue
+        if t not in done:
+            done[t] = node(t, [done[k] for k in t.terms])
+        stack.pop()
+    return done[root]
 
 
-def replaced(root: Term, leaf: Callable[[Term], Term | None]) -> Term:
+def replaced(root: Term, leaf: Callable[[Term], Term | None], memo: dict[Term, Term] | None = None) -> Term:
     """`root` with each leaf that `leaf` knows replaced by what it gives."""
 
     def node(t: Term, kids: Sequence[Term]) -> Term:
         new = leaf(t) if not kids else None
         return with_children(t, kids) if new is None else new
 
-    return rebuilt(root, node)
+    return rebuilt(root, node, memo)
 
 
 def typed(root: Term, want: DType = "f32") -> Term:

@@ -33,10 +33,10 @@ class _Unroller:
     def body(self, body: tuple[K.Statement, ...], values: Mapping[Term, Term]) -> tuple[K.Statement, ...]:
         """The body with loop variables at the constants `values`; scalars made in a copy get names of their own."""
         out: list[K.Statement] = []
-        local = dict(values)
+        local, memo = dict(values), dict[Term, Term]()
 
         def here(t: Term) -> Term:
-            return replaced(t, local.get) if local else t
+            return replaced(t, local.get, memo) if local else t
 
         for s in body:
             match s:
