@@ -36,20 +36,24 @@ class Placing:
         match t:
             case T.Extent(axis):
                 return T.number(self.axes[axis].extent)
-            case T.Fold(axes, monoid, _):
-                streams = [a for a in self.axes if a in axes and self.streamed(a)]
-                inner = set(axes) - set(streams[:-1])
-                out: Term = T.Fold(tuple(sorted(inner)), monoid, kids[0])
-                for a in reversed(streams[:-1]):
-                    out = T.Fold((a,), monoid, out)
-                return out
             case T.Stream(axis, carries, result):
                 names = self.states.setdefault(
                     (T.Index(axis), *kids), {c.name: f"{c.name}_{len(self.states)}" for c in carries}
                 )
-                fresh = Names(states=names).terms(kids)
+                fresh = rebuilt(Names(states=names).terms(kids), self._nested)
                 return T.Stream(axis, tuple(c for c in fresh if isinstance(c, T.Carry)), names[result])
-        return with_children(t, kids)
+        return self._nested(t, kids)
+
+    def _nested(self, t: Term, kids: Sequence[Term]) -> Term:
+        """The node, a fold as folds inside one another that each sweep at most one streamed axis."""
+        if not isinstance(t, T.Fold):
+            return with_children(t, kids)
+        streams = [a for a in self.axes if a in t.axes and self.streamed(a)]
+        inner = set(t.axes) - set(streams[:-1])
+        out: Term = T.Fold(tuple(sorted(inner)), t.monoid, kids[0])
+        for a in reversed(streams[:-1]):
+            out = T.Fold((a,), t.monoid, out)
+        return out
 
     def _once(self, s: Store, value: Term) -> Term:
         """The value of a combined store, counted once along the grid axes that the store does not have."""
@@ -123,6 +127,7 @@ class Placing:
             made = T.Fold(tuple(sorted({*t.axes, fresh} - {axis})), t.monoid, x)
         else:
             raise IRError(f"a stream over {axis} depends on a position of {axis}")
+        made = rebuilt([made], self._nested)[0]
         self._register([made])
         return made
 

@@ -250,6 +250,14 @@ def less_rows_and_columns():
     return case({"a": 5, "b": 9}, [x, out], put(out, (i("a"), i("b")), sub(sub(v, rows), columns)))
 
 
+def folds_of_bound_axes():
+    x, w = buffer("x", "f32", 2, 5, 3), buffer("w", "f32", 3)
+    out = buffer("out", "f32", 3, 2, 5, role="output")
+    v = mul(load(x, i("b"), i("c"), i("a")), load(w, i("a")))
+    value = T.fold(("a", "b"), "min", T.binary("max", v, T.fold(("a", "c"), "add", v)))
+    return case({"a": 3, "b": 2, "c": 5}, [x, w, out], put(out, (i("a"), i("b"), i("c")), sub(v, value)))
+
+
 def scalar():
     x, out = buffer("x", "f32"), buffer("out", "f32", role="output")
     return case({}, [x, out], put(out, (), exp(load(x))))
@@ -317,6 +325,7 @@ CASES = {
     "several results": several_results,
     "side by side": side_by_side,
     "less rows and columns": less_rows_and_columns,
+    "folds of bound axes": folds_of_bound_axes,
     "scalar": scalar,
     "whole sum": whole_sum,
     "empty sum": empty_sum,
