@@ -12,7 +12,9 @@ from codegen.disassemble import to_sass
 from eggtile.pipeline import Compiled, Region, RequestError
 from egraph.dump import to_text
 from ir.kernel_text import show_kernel
+from ir.loop import LoopProgram
 from ir.loop_text import show_form, show_loop
+from ir.lower import CallStep
 from ir.tensor_text import show_tensor
 from ir.tile_text import show_tile
 
@@ -21,18 +23,18 @@ def _each(compiled: Compiled, show: Callable[[Region], str]) -> str:
     return "\n\n".join(show(r) for r in compiled.regions)
 
 
+def _step(step: LoopProgram | CallStep) -> str:
+    return show_loop(step) if isinstance(step, LoopProgram) else f"call {step.target}({', '.join(step.operands)})"
+
+
 def _binaries(compiled: Compiled, show: Callable[[str], str]) -> str:
     return "\n\n".join(dict.fromkeys(show(k.text) for k in compiled.kernels))
-
-
-def _kernels(compiled: Compiled, show: Callable[[object], str], what: str) -> str:
-    return "\n\n".join(dict.fromkeys(show(getattr(k, what)) for k in compiled.kernels))
 
 
 LEVELS: dict[str, Callable[[Compiled], str]] = {
     "torch": lambda c: c.captured.graph_text,
     "tensor": lambda c: show_tensor(c.captured.program),
-    "loop": lambda c: _each(c, lambda r: show_loop(r.program)),
+    "loop": lambda c: "\n\n".join(map(_step, c.lowered.steps)),
     "egraph": lambda c: _each(c, lambda r: to_text(r.graph)),
     "form": lambda c: _each(c, lambda r: show_form(r.chosen)),
     "tile": lambda c: "\n\n".join(dict.fromkeys(show_tile(k.tile) for k in c.kernels)),

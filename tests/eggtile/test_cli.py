@@ -1,0 +1,97 @@
+"""The command line: what it prints, and that bad requests get one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from eggtile.cli import REFUSALS, app
+from eggtile.views import LEVELS
+
+ROWS = "nn.RMSNorm(64)(torch.randn(2, 64))"
+
+
+def called(*args: str) -> Result:
+    """The command's result; a refusal is turned into what `main` makes of it."""
+    result = CliRunner().invoke(app, list(args))
+    if isinstance(result.exception, REFUSALS):
+        result.exit_code, result.exception = 2, None
+        result.stdout_bytes = b""
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_run_prints_one_json_object_with_the_verdict() -> None:
+    result = called("run", "--on", "cpu", "--json", "-c", ROWS)
+    verdict = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert verdict["ok"] is True
+    assert verdict["on"] == "cpu"
+    assert verdict["max_rel_err"] < 1e-6
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "sass"])
+def test_every_level_prints(level: str) -> None:
+    result = called("compile", "--ir", level, "-c", ROWS)
+    assert result.exit_code == 0
+    assert len(result.stdout) > 40
+
+
+def test_the_diff_names_the_pass_of_every_line() -> None:
+    lines = called("compile", "--diff", "-c", ROWS).stdout.splitlines()
+    assert len(lines) > 20
+    assert all(line.split()[0].islower() and line.split()[1][0] in "+-" for line in lines)
+
+
+def test_a_program_is_written_as_text_ptx_or_cubin(tmp_path: Path) -> None:
+    for suffix, head in ((".cu", b'extern "C"'), (".ptx", b".target sm_80"), (".cubin", b"\x7fELF")):
+        path = tmp_path / f"rows{suffix}"
+        assert called("compile", "--target", "sm_80", "-o", str(path), "-c", ROWS).exit_code == 0
+        assert head in path.read_bytes()
+
+
+def test_explore_lists_forms_with_errors_and_marks_the_default() -> None:
+    found = json.loads(called("explore", "-k", "4", "--json", "-c", "torch.softmax(torch.randn(4, 32), -1)").stdout)
+    assert {"classes", "nodes", "stop", "phases"} <= set(found["egraph"])
+    assert sum(f["default"] for f in found["forms"]) == 1
+    assert sum(f["chosen"] for f in found["forms"]) == 1
+    assert all(f["max_rel_err"] < 1e-12 for f in found["forms"])
+
+
+def test_schedules_are_listed_and_a_bad_line_names_near_ones() -> None:
+    rows = json.loads(called("schedules", "--json", "-c", ROWS).stdout)["kernels"]
+    assert rows[0]["size"] == len(rows[0]["lines"]) > 5
+    last = rows[0]["lines"][-1]
+    assert called("compile", "--schedule", last, "--ir", "cuda", "-c", ROWS).exit_code == 0
+    assert called("compile", "--schedule", "WORK=t100", "-c", ROWS).exit_code == 2
+
+
+BAD = {
+    "no program": ("compile",),
+    "a syntax error": ("compile", "-c", "torch.randn(2"),
+    "no tensor": ("compile", "-c", "3 + 4"),
+    "an unknown name": ("compile", "-c", "torch.relu(nothing)"),
+    "an unknown operator": ("compile", "-c", "torch.banana(torch.randn(2))"),
+    "mismatched shapes": ("compile", "-c", "torch.randn(2, 3) @ torch.randn(4, 5)"),
+    "an unknown target": ("compile", "--target", "sm_banana", "-c", ROWS),
+    "an unknown level": ("compile", "--ir", "banana", "-c", ROWS),
+    "an unknown key": ("compile", "--schedule", "BANANA=1", "-c", ROWS),
+    "a form that is not there": ("compile", "--form", "99", "-c", ROWS),
+    "a missing file": ("compile", "nowhere.py:fn"),
+    "an unknown numerics": ("explore", "--numerics", "sloppy", "-c", ROWS),
+    "an unknown format": ("dump", "--format", "banana", "-c", ROWS),
+    "an unknown law": ("laws", "banana"),
+    "an unknown suffix": ("compile", "-o", "x.banana", "-c", ROWS),
+    "an unknown place": ("run", "--on", "banana", "-c", ROWS),
+    "an unknown pass": ("compile", "--print-after", "banana", "-c", ROWS),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_request_is_refused_with_code_2(what: str) -> None:
+    assert called(*BAD[what]).exit_code == 2
