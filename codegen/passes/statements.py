@@ -15,12 +15,15 @@ from ir import kernel as K
 from ir import meaning, tile
 from ir import term as T
 from ir.dtype import DType
+from ir.interval import type_range
 from ir.layout import Family
 from ir.loop import Buffer
 from ir.node import IRError, postorder
 from ir.ops import MONOIDS
 from ir.term import Term, Var
 from ir.tile import TilePart
+
+I32_MAX = type_range("i32")[1]
 
 
 def lower_statements(state: State) -> State:
@@ -40,6 +43,8 @@ def lower_statements(state: State) -> State:
             tests = [T.binary("le", low, K.BLOCK), T.binary("lt", K.BLOCK, high)]
             body.append(K.If(T.binary("and", *tests), lines))
         first += count
+    if first > I32_MAX:
+        raise IRError(f"{program.name}: {first} blocks are more than a launch takes")
     kernel = K.KernelProgram(program.name, program.buffers, state.threads, first, tuple(body))
     return replace(state, kernel=kernel)
 
@@ -259,6 +264,8 @@ class _PartWriter:
             body = nests.over(c.axes)
             body.append(K.Assign(self.declare(c.name, c.dtype, c.axes), nests.element(c.axes), start))
         axis = self.part.axis(s.axis)
+        if axis.extent + axis.tile > I32_MAX:
+            raise IRError(f"stream {s.axis}: {axis.extent} positions are more than a loop in i32 counts")
         step = Var(nests.names.fresh(f"{s.axis}_at"), "i32", ())
         with nests.block() as lines:
             nests.enter(s.axis, widened(step))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ir.dtype import Array, is_float, rounded
+from ir.dtype import Array, is_float, numpy_type, rounded
 from ir.tile import TileProgram
 from ir.tile_text import parse_tile
 
@@ -349,6 +349,40 @@ part k: grid 256/256
   a = load x[k // 64, k % 64]
   store y[k] = a
 """,
+    "folds of many types": """tile c
+schedule WORK=t64 TILE=i:1,j:128
+buffer b: bool[3, 100] input
+buffer n: i64[3, 100] input
+buffer d: f64[3, 100] input
+buffer h: f16[3, 100] input
+buffer s: i8[3, 100] input
+buffer any_: bool[3] output
+buffer total: i64[3] output
+buffer product: f64[3] output
+buffer most: f16[3] output
+buffer least: i8[3] output
+part i: grid 3/1, j: whole 100/128
+  b0 = load b[i, j]
+  n0 = load n[i, j]
+  d0 = load d[i, j]
+  h0 = load h[i, j]
+  s0 = load s[i, j]
+  b1 = where j < 100 of b0 else identity.or
+  n1 = where j < 100 of n0 else identity.add
+  d1 = where j < 100 of d0 else identity.mul
+  h1 = where j < 100 of h0 else identity.max
+  s1 = where j < 100 of s0 else identity.min
+  b2 = fold or over j of b1
+  n2 = fold add over j of n1
+  d2 = fold mul over j of d1
+  h2 = fold max over j of h1
+  s2 = fold min over j of s1
+  store any_[i] = b2
+  store total[i] = n2
+  store product[i] = d2
+  store most[i] = h2
+  store least[i] = s2
+""",
     "integers wrap": """tile c
 schedule WORK=t64 TILE=k:64
 buffer n: i32[64] input
@@ -401,8 +435,10 @@ def inputs(p: TileProgram, seed: int = 0) -> dict[str, Array]:
             out[b.name] = rng.integers(0, 4, b.shape).astype(np.float32)
             out[b.name][1, 2:4] = np.nan
             out[b.name][2], out[b.name][3] = -np.inf, np.inf
+        elif b.dtype == "bool":
+            out[b.name] = rng.random(b.shape) < 0.01
         elif is_float(b.dtype):
             out[b.name] = rounded(rng.standard_normal(b.shape), b.dtype)
         else:
-            out[b.name] = rng.integers(-(1 << 30), 1 << 30, b.shape).astype(np.int32)
+            out[b.name] = rng.integers(-(1 << 30), 1 << 30, b.shape).astype(numpy_type(b.dtype))
     return out
