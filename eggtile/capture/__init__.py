@@ -14,7 +14,7 @@ from eggtile.capture.export import DataDependent, Dynamic, Exported, export
 from eggtile.capture.symbols import bind
 from eggtile.capture.translate import Translator
 from eggtile.capture.types import CaptureError
-from eggtile.capture.whole import has_unknown_extents, whole
+from eggtile.capture.whole import obstacle, whole
 from ir.tensor import Tensor, TensorProgram
 
 __all__ = ["CaptureError", "Captured", "bind", "capture"]
@@ -52,8 +52,7 @@ def capture(
         program, tensors, calls, tree = whole(fn, inputs, name, None, str(reason))
         return Captured(program, tensors, calls, lambda results: pytree.tree_unflatten(list(results), tree))
     text = graph_text(exported)
-    if has_unknown_extents(exported):
-        why = "the extents of its values depend on data"
+    if why := obstacle(exported):
         program, tensors, calls, _ = whole(fn, inputs, name, exported, why)
         return Captured(program, tensors, calls, _rebuilder(exported, [True] * len(program.results)), text)
     translator = Translator(exported)

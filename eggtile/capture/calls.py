@@ -49,12 +49,13 @@ def _executor(run: Callable[[Sequence[torch.Tensor]], Any], outs: tuple[Spec, ..
         with torch.no_grad():
             made = run(operands)
             tensors = [t for t in torch.utils._pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]
-            return tuple(_laid_out(t, s) for t, s in zip(tensors, outs, strict=True))
+            return tuple(laid_out(t, s) for t, s in zip(tensors, outs, strict=True))
 
     return execute
 
 
-def _laid_out(t: torch.Tensor, spec: Spec) -> torch.Tensor:
+def laid_out(t: torch.Tensor, spec: Spec) -> torch.Tensor:
+    """t in the strides of the type: operators that look at them, and callers, get what tracing saw."""
     strides = spec.strides
     if any(isinstance(s, str) for s in strides) or t.stride() == strides or 0 in strides or t.numel() == 0:
         return t

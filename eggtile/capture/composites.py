@@ -31,7 +31,7 @@ from eggtile.capture.operators_contract import contract
 from eggtile.capture.operators_reduce import centred_squares
 from eggtile.capture.table import Site, lowers
 from eggtile.capture.types import TORCH_DTYPES, Unsupported
-from ir.dtype import DTYPES, compute_type, is_float
+from ir.dtype import compute_type, is_float
 from ir.tensor import Tensor
 from ir.term import number
 
@@ -40,8 +40,7 @@ from ir.term import number
 
 def _exponents(site: Site, x: Tensor, dim: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """x - max, the sum of its exponentials, and the dimensions."""
-    widens = is_float(x.dtype) and DTYPES[site.dtype].bytes >= DTYPES[x.dtype].bytes
-    value = x if widens and site.dtype != "f64" else cast(site.dtype, x)
+    value = x if compute_type(x.dtype) == site.dtype else cast(site.dtype, x)
     dims = (axis(dim, len(x.shape)),) if x.shape else ()
     shifted = mapped("sub", value, over("max", dims, value))
     return shifted, over("add", dims, mapped("exp", shifted)), dims
@@ -57,12 +56,6 @@ def softmax(site: Site, x: Tensor, dim: int, dtype: torch.dtype | bool | None = 
 def log_softmax(site: Site, x: Tensor, dim: int, dtype: torch.dtype | bool | None = None) -> Tensor:
     shifted, total, _ = _exponents(site, x, dim)
     return op(site.dtype, mapped("sub", shifted, mapped("log", total)))
-
-
-@lowers("_safe_softmax")
-def safe_softmax(site: Site, x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    dims = (axis(dim, len(x.shape)),)
-    return select(mapped("eq", over("max", dims, x), -math.inf), 0, softmax(site, x, dim), site.dtype)
 
 
 # ---- norms
@@ -265,25 +258,6 @@ def _reduced(site: Site, loss: Tensor, reduction: int) -> Tensor:
     if reduction == _SUM:
         return op(site.dtype, reduce("add", tuple(range(len(loss.shape))), loss))
     return op(site.dtype, loss)
-
-
-@lowers("mse_loss", "l1_loss")
-def mse_loss(site: Site, x: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
-    gap = mapped("sub", op(site.dtype, x), op(site.dtype, target))
-    squared = site.target.startswith("mse")
-    return _reduced(site, mapped("mul", gap, gap) if squared else mapped("abs", gap), reduction)
-
-
-@lowers("smooth_l1_loss", "huber_loss")
-def smooth_l1_loss(site: Site, x: Tensor, target: Tensor, reduction: int = _MEAN, beta: float = 1.0) -> Tensor:
-    size = mapped("abs", mapped("sub", op(site.dtype, x), op(site.dtype, target)))
-    square = mapped("mul", mapped("mul", size, size), 0.5)
-    line = mapped("sub", size, full(0.5 * beta, size.dtype))
-    if site.target.startswith("huber"):
-        line = mapped("mul", line, beta)
-    elif beta:
-        square = mapped("mul", square, 1 / beta)
-    return _reduced(site, select(mapped("lt", size, beta), square, line, size.dtype), reduction)
 
 
 @lowers("cross_entropy_loss")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from typing import Any
 
@@ -16,12 +17,15 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from eggtile.capture.location import innermost
+from eggtile.capture.table import TABLE
 from eggtile.capture.types import CaptureError, first_sentence
 
 Function = Callable[..., Any]
 Dynamic = Mapping[str, Mapping[int, str]]
 """Symbolic extents: input name to {dimension: name of the symbol}."""
 
+DECOMPOSITIONS = 4
+"""How often the operators that have no rule are replaced by their parts."""
 HARMLESS_WRITES = ("aten.detach_.default",)
 _DATA_DEPENDENT = ("data-dependent", "data dependent", "DataDependent", "Unbacked", "unbacked", ".item()", "tolist")
 _CPP_WORDS = (
@@ -110,12 +114,13 @@ def export(fn: Function, inputs: Sequence[torch.Tensor], dynamic: Dynamic | None
     try:
         with torch.no_grad(), redirect_stderr(StringIO()):
             program = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes, strict=False)
-            if any(_writes(n) for n in program.graph.nodes):
-                program = program.run_decompositions({})
+            program = _pure(program)
     except Exception as error:  # export raises many classes; the sentence tells them apart
         raise _refusal(error) from error
     finally:
         logging.disable(logging.NOTSET)
+    if _has_effects(program):
+        raise CaptureError("the program has effects besides its results and the inputs it writes")
     return _described(program, names, inputs, dynamic or {})
 
 
@@ -130,6 +135,38 @@ def _refusal(error: Exception) -> Exception:
 def _writes(node: torch.fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return schema is not None and bool(schema.is_mutable) and str(node.target) not in HARMLESS_WRITES
+
+
+def _pure(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program without writes, operators that have no rule replaced by what PyTorch says they consist of."""
+    for _ in range(DECOMPOSITIONS):
+        table = _decompositions(program.graph)
+        if not table and not any(map(_writes, program.graph.nodes)):
+            break
+        made: torch.export.ExportedProgram = program.run_decompositions(table)
+        if _has_effects(made):
+            table, made = {}, program.run_decompositions({})
+        program = made
+        if not table:
+            break
+    return program
+
+
+def _has_effects(program: torch.export.ExportedProgram) -> bool:
+    return any(s.kind is InputKind.TOKEN for s in program.graph_signature.input_specs)
+
+
+def _decompositions(graph: torch.fx.Graph) -> dict[Any, Function]:
+    targets = {n.target for n in graph.nodes if isinstance(n.target, torch._ops.OpOverload)}
+    unknown = [t for t in targets if str(t).removeprefix("aten.") not in TABLE]
+    out: dict[Any, Function] = {}
+    for t in unknown:
+        if torch._C._dispatch_has_kernel_for_dispatch_key(t._name, "CompositeImplicitAutograd"):
+            out[t] = partial(t._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+    if len(out) < len(unknown):
+        known = torch._decomp._core_aten_decompositions_post_autograd()
+        out |= {t: known[t] for t in unknown if t in known and t not in out}
+    return out
 
 
 def _dynamic_shapes(dynamic: Dynamic, names: list[str], module: torch.nn.Module) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from eggtile.capture.build import axis, full, mapped, op, reshape, select, window
+from eggtile.capture.build import mapped, op, select
 from eggtile.capture.operators_pointwise import clamp
 from eggtile.capture.table import Site, lowers
-from eggtile.capture.types import Scalar, Unsupported
+from eggtile.capture.types import Scalar
 from ir.dtype import compute_type
 from ir.tensor import Tensor
 
@@ -36,12 +36,6 @@ def leaky_relu(site: Site, x: Tensor, negative_slope: Scalar = 0.01) -> Tensor:
     return _either(site, mapped("gt", x, 0), x, mapped("mul", x, negative_slope))
 
 
-@lowers("prelu")
-def prelu(site: Site, x: Tensor, weight: Tensor) -> Tensor:
-    channels = reshape(weight, (*weight.shape, *(1,) * max(len(x.shape) - 2, 0)))
-    return _either(site, mapped("gt", x, 0), x, mapped("mul", x, channels))
-
-
 @lowers("elu")
 def elu(site: Site, x: Tensor, alpha: Scalar = 1, scale: Scalar = 1, input_scale: Scalar = 1) -> Tensor:
     below = mapped("mul", mapped("expm1", _times(x, input_scale)), alpha * scale)
@@ -50,16 +44,6 @@ def elu(site: Site, x: Tensor, alpha: Scalar = 1, scale: Scalar = 1, input_scale
 
 def _times(x: Tensor, factor: Scalar) -> Tensor:
     return x if factor == 1 else mapped("mul", x, factor)
-
-
-@lowers("selu")
-def selu(site: Site, x: Tensor) -> Tensor:
-    return elu(site, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
-
-
-@lowers("celu")
-def celu(site: Site, x: Tensor, alpha: Scalar = 1.0) -> Tensor:
-    return elu(site, x, alpha, 1, 1 / alpha)
 
 
 @lowers("gelu")
@@ -77,14 +61,6 @@ def silu(site: Site, x: Tensor) -> Tensor:
     return op(site.dtype, mapped("mul", x, mapped("sigmoid", x)))
 
 
-@lowers("glu")
-def glu(site: Site, x: Tensor, dim: int = -1) -> Tensor:
-    d = axis(dim, len(x.shape))
-    half = site.shape[d]
-    a, b = window(x, d, half, 0), window(x, d, half, half)
-    return op(site.dtype, mapped("mul", a, mapped("sigmoid", b)))
-
-
 def _softplus(x: Tensor, beta: Scalar, threshold: Scalar) -> Tensor:
     scaled = _times(x, beta)
     soft = _times(mapped("log1p", mapped("exp", scaled)), 1 / beta)
@@ -94,11 +70,6 @@ def _softplus(x: Tensor, beta: Scalar, threshold: Scalar) -> Tensor:
 @lowers("softplus")
 def softplus(site: Site, x: Tensor, beta: Scalar = 1, threshold: Scalar = 20) -> Tensor:
     return op(site.dtype, _softplus(x, beta, threshold))
-
-
-@lowers("mish")
-def mish(site: Site, x: Tensor) -> Tensor:
-    return op(site.dtype, mapped("mul", x, mapped("tanh", mapped("log1p", mapped("exp", x)))))
 
 
 def _gate(x: Tensor) -> Tensor:
@@ -120,44 +91,3 @@ def hardsigmoid(site: Site, x: Tensor) -> Tensor:
 def log_sigmoid(site: Site, x: Tensor) -> Tensor:
     tail = mapped("log1p", mapped("exp", mapped("neg", mapped("abs", x))))
     return op(site.dtype, mapped("sub", mapped("min", x, 0), tail))
-
-
-@lowers("hardshrink")
-def hardshrink(site: Site, x: Tensor, lambd: Scalar = 0.5) -> Tensor:
-    return select(mapped("le", mapped("abs", x), lambd), 0, x, site.dtype)
-
-
-@lowers("softshrink")
-def softshrink(site: Site, x: Tensor, lambd: Scalar = 0.5) -> Tensor:
-    low = select(mapped("lt", x, -lambd), mapped("add", x, lambd), mapped("mul", x, 0), compute_type(x.dtype))
-    return _either(site, mapped("gt", x, lambd), mapped("sub", x, full(lambd, low.dtype)), low)
-
-
-@lowers("threshold")
-def threshold(site: Site, x: Tensor, limit: Scalar, value: Scalar) -> Tensor:
-    return select(mapped("le", x, limit), value, x, site.dtype)
-
-
-@lowers("logit")
-def logit(site: Site, x: Tensor, eps: float | None = None) -> Tensor:
-    p = op(site.dtype, x) if eps is None else clamp(site, x, eps, 1 - eps)
-    rest = mapped("add", mapped("neg", p), 1)
-    return op(site.dtype, mapped("log", mapped("div", p, rest)))
-
-
-@lowers("atanh")
-def atanh(site: Site, x: Tensor) -> Tensor:
-    if x.dtype != site.dtype:
-        raise Unsupported("its operand is not a float")
-    twice = mapped("mul", x, 2)
-    ratio = mapped("div", twice, mapped("add", mapped("neg", x), 1))
-    return op(site.dtype, mapped("mul", mapped("log1p", ratio), 0.5))
-
-
-@lowers("logaddexp")
-def logaddexp(site: Site, x: Tensor, y: Tensor) -> Tensor:
-    larger = mapped("max", x, y)
-    gap = mapped("neg", mapped("abs", mapped("sub", x, y)))
-    out = mapped("add", larger, mapped("log1p", mapped("exp", gap)))
-    equal_infinities = mapped("and", mapped("eq", mapped("abs", x), math.inf), mapped("eq", x, y))
-    return _either(site, equal_infinities, larger, out)

@@ -16,7 +16,7 @@ from eggtile.capture.build import (
     view,
 )
 from eggtile.capture.table import Site, lowers
-from eggtile.capture.types import Scalar, Unsupported
+from eggtile.capture.types import Scalar
 from ir.node import IRError
 from ir.tensor import Contract, Tensor
 from ir.term import number
@@ -72,16 +72,9 @@ def matmul(site: Site, x: Tensor, y: Tensor) -> Tensor:
     return op(site.dtype, out)
 
 
-@lowers("dot", "vdot", "inner", "mv", "linalg_vecdot")
+@lowers("dot", "vdot", "mv", "linalg_vecdot")
 def dot(site: Site, x: Tensor, y: Tensor) -> Tensor:
-    if site.target.startswith("inner") and len(y.shape) > 1:
-        raise Unsupported("its operands are no vectors")
     return matmul(site, x, y)
-
-
-@lowers("outer", "ger")
-def outer(site: Site, x: Tensor, y: Tensor) -> Tensor:
-    return op(site.dtype, mapped("mul", insert(op(site.dtype, x), 1), insert(op(site.dtype, y), 0)))
 
 
 @lowers("linear")
@@ -104,17 +97,6 @@ def _added(site: Site, base: Tensor, out: Tensor, beta: Scalar, alpha: Scalar) -
 def addmm(site: Site, base: Tensor, x: Tensor, y: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1) -> Tensor:
     out = product(x, insert(y, 1)) if len(y.shape) == 1 else product(x, y)
     return _added(site, base, pick(out, 1, number(0)) if len(y.shape) == 1 else out, beta, alpha)
-
-
-@lowers("addbmm")
-def addbmm(site: Site, base: Tensor, x: Tensor, y: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1) -> Tensor:
-    out = contract(x, ("b", "m", "k"), y, ("b", "k", "n"), ("m", "n"))
-    return _added(site, base, out, beta, alpha)
-
-
-@lowers("addr")
-def addr(site: Site, base: Tensor, x: Tensor, y: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1) -> Tensor:
-    return _added(site, base, mapped("mul", insert(x, 1), insert(y, 0)), beta, alpha)
 
 
 # ---- einsum

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eggtile.capture.build import cast, full, insert, iota, mapped, op, select
 from eggtile.capture.table import Ignored, Site, lowers
-from eggtile.capture.types import Operand, Scalar, Unsupported
+from eggtile.capture.types import Scalar
 from ir.dtype import compute_type, is_float
 from ir.tensor import Iota, Tensor
 
@@ -48,21 +48,6 @@ def arange(site: Site, end: Scalar, **kwargs: Ignored) -> Tensor:
 @lowers("arange.start", "arange.start_step")
 def arange_start(site: Site, start: Scalar, end: Scalar, step: Scalar = 1, **kwargs: Ignored) -> Tensor:
     return _progression(site, start, step)
-
-
-@lowers("linspace")
-def linspace(site: Site, start: Operand, end: Operand, steps: int, **kwargs: Ignored) -> Tensor:
-    if isinstance(start, Tensor) or isinstance(end, Tensor) or not is_float(site.dtype):
-        raise Unsupported("its bounds are tensors or its result integers")
-    if steps == 1:
-        return full(start, site.dtype, site.shape)
-    step = (end - start) / max(steps - 1, 1)
-    count = Iota(site.shape[0])
-    wide = compute_type(site.dtype)
-    up = mapped("add", mapped("mul", cast(wide, count), step), start)
-    back = cast(wide, mapped("sub", full(steps - 1, "i64"), count))
-    down = mapped("sub", full(end, wide), mapped("mul", back, step))
-    return op(site.dtype, select(mapped("lt", count, steps // 2), up, down, wide))
 
 
 @lowers("eye", "eye.m")

@@ -83,15 +83,6 @@ def embedding(
     return view(weight, site.shape, (source(0, "i64", rank), coordinate(rank - 1)), sources=(rows,))
 
 
-@lowers("take")
-def take(site: Site, x: Tensor, index: Tensor) -> Tensor:
-    if len(x.shape) != 1:
-        raise Unsupported("its operand is no vector")
-    return view(
-        x, site.shape, (_wrapped(source(0, "i64", len(site.shape)), x.shape[0]),), sources=(_positions(index),)
-    )
-
-
 class _Advanced:
     """Where advanced indexing puts the dimensions of x and of the positions in its result."""
 

@@ -9,7 +9,7 @@ import torch
 from eggtile.capture.build import broadcast, cast, full, lifted, mapped, op, select
 from eggtile.capture.table import Ignored, Site, lowers
 from eggtile.capture.types import Operand, Scalar, Unsupported, dtype_name, promoted
-from ir.dtype import compute_type, is_float, is_integer
+from ir.dtype import compute_type, is_float
 from ir.tensor import Map, Tensor
 
 
@@ -183,12 +183,19 @@ def div(site: Site, x: Operand, y: Operand) -> Tensor:
 def div_mode(site: Site, x: Operand, y: Operand, rounding_mode: str | None = None) -> Tensor:
     if rounding_mode is None:
         return div(site, x, y)
-    return elementwise(site, "floordiv" if rounding_mode == "floor" else "truncdiv", x, y)
+    return floor_divide(site, x, y) if rounding_mode == "floor" else elementwise(site, "truncdiv", x, y)
 
 
 @lowers("floor_divide", "floor_divide.Scalar")
 def floor_divide(site: Site, x: Operand, y: Operand) -> Tensor:
-    return elementwise(site, "floordiv", x, y)
+    if not is_float(site.dtype):
+        return elementwise(site, "floordiv", x, y)
+    # floor(x / y) is wrong where the quotient rounds up to an integer: the remainder goes first, as in C's fmod
+    dtype = common(site, x, y)
+    a, b = (lifted(t, dtype, site.shape) for t in (x, y))
+    quotient = mapped("div", mapped("sub", a, mapped("mod", a, b)), b)
+    whole = mapped("floor", mapped("add", quotient, 0.5))
+    return op(site.dtype, select(mapped("eq", b, 0), mapped("div", a, b), whole, compute_type(dtype)))
 
 
 @lowers("positive", "conj", "real", "resolve_conj", "resolve_neg")
@@ -199,11 +206,11 @@ def positive(site: Site, x: Tensor) -> Tensor:
 @lowers("pow.Tensor_Scalar")
 def pow_scalar(site: Site, x: Tensor, exponent: Scalar) -> Tensor:
     dtype = common(site, x, exponent)
-    base = op(dtype, x)
     if not is_float(dtype):
         if exponent < 0:
             raise Unsupported("the exponent of an integer is negative")
-        return _power(base, int(exponent))
+        return _power(op(site.dtype, x), int(exponent))
+    base = op(dtype, x)
     match float(exponent):
         case 0.0:
             return full(1, dtype, site.shape)
@@ -246,50 +253,12 @@ def square(site: Site, x: Tensor) -> Tensor:
     return pow_scalar(site, x, 2)
 
 
-@lowers("addcmul")
-def addcmul(site: Site, x: Tensor, y: Tensor, z: Tensor, value: Scalar = 1) -> Tensor:
-    dtype = common(site, x, y, z)
-    a, b, c = (lifted(t, dtype, site.shape) for t in (x, y, z))
-    product = mapped("mul", b, c)
-    return op(site.dtype, mapped("add", a, product if value == 1 else mapped("mul", product, value)))
-
-
-@lowers("addcdiv")
-def addcdiv(site: Site, x: Tensor, y: Tensor, z: Tensor, value: Scalar = 1) -> Tensor:
-    dtype = common(site, x, y, z)
-    a, b, c = (lifted(t, dtype, site.shape) for t in (x, y, z))
-    quotient = mapped("div", b, c)
-    return op(site.dtype, mapped("add", a, quotient if value == 1 else mapped("mul", quotient, value)))
-
-
-@lowers("lerp.Scalar", "lerp.Tensor")
-def lerp(site: Site, x: Tensor, end: Tensor, weight: Operand) -> Tensor:
-    a, b, w = (lifted(t, site.dtype, site.shape) for t in (x, end, weight))
-    step = mapped("sub", b, a)
-    near = mapped("add", a, mapped("mul", w, step))
-    far = mapped("sub", b, mapped("mul", step, mapped("add", mapped("neg", w), 1)))
-    wide = compute_type(site.dtype)
-    return op(site.dtype, select(mapped("lt", mapped("abs", w), 0.5), near, far, wide))
-
-
 @lowers("sign", "sgn")
 def sign(site: Site, x: Tensor) -> Tensor:
     if x.dtype == "bool":
         return x
     below = select(mapped("lt", x, 0), -1, 0, x.dtype) if x.dtype != "u8" else full(0, "u8", x.shape)
     return select(mapped("gt", x, 0), 1, below, x.dtype)
-
-
-@lowers("frac")
-def frac(site: Site, x: Tensor) -> Tensor:
-    return op(site.dtype, mapped("sub", x, mapped("trunc", x)))
-
-
-@lowers("erfc", "special_erfc")
-def erfc(site: Site, x: Tensor) -> Tensor:
-    return op(
-        site.dtype, mapped("sub", full(1, "f64" if x.dtype == "f64" else "f32"), mapped("erf", op(site.dtype, x)))
-    )
 
 
 @lowers("fmax", "fmin")
@@ -313,12 +282,6 @@ def isinf(site: Site, x: Tensor) -> Tensor:
 @lowers("isfinite")
 def isfinite(site: Site, x: Tensor) -> Tensor:
     return mapped("lt", mapped("abs", x), math.inf) if is_float(x.dtype) else full(True, "bool", site.shape)
-
-
-@lowers("isposinf", "isneginf")
-def isposinf(site: Site, x: Tensor) -> Tensor:
-    bound = math.inf if site.target.startswith("isposinf") else -math.inf
-    return mapped("eq", x, bound) if is_float(x.dtype) else full(False, "bool", site.shape)
 
 
 def truth(x: Operand, shape: tuple[int | str, ...]) -> Tensor:
@@ -382,22 +345,6 @@ def clamp_max(site: Site, x: Tensor, max: Operand) -> Tensor:
     return clamp(site, x, None, max)
 
 
-@lowers("nan_to_num")
-def nan_to_num(
-    site: Site, x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
-) -> Tensor:
-    if not is_float(x.dtype):
-        return x
-    limits = torch.finfo(torch.float64 if x.dtype == "f64" else _TORCH[x.dtype])
-    high = limits.max if posinf is None else posinf
-    low = limits.min if neginf is None else neginf
-    out = select(mapped("eq", x, math.inf), high, select(mapped("eq", x, -math.inf), low, x, x.dtype), x.dtype)
-    return select(mapped("isnan", x), nan or 0.0, out, x.dtype)
-
-
-_TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
-
-
 # ---- conversions and copies
 
 
@@ -442,8 +389,3 @@ def fill(site: Site, x: Tensor, value: Operand) -> Tensor:
 @lowers("zero")
 def zero(site: Site, x: Tensor) -> Tensor:
     return full(0, site.dtype, site.shape)
-
-
-def integral(x: Tensor) -> bool:
-    """Whether x holds integers or bools."""
-    return is_integer(x.dtype) or x.dtype == "bool"

@@ -27,7 +27,7 @@ from eggtile.capture.build import (
 from eggtile.capture.operators_pointwise import truth
 from eggtile.capture.table import Site, Value, lowers
 from eggtile.capture.types import Scalar, Unsupported
-from ir.dtype import DTYPES, compute_type, is_float
+from ir.dtype import compute_type, is_float
 from ir.tensor import Scan, Tensor
 
 Dims = int | Sequence[int] | None
@@ -35,7 +35,7 @@ Dims = int | Sequence[int] | None
 
 def summand(site: Site, x: Tensor) -> Tensor:
     """x in the type in which it is accumulated: a wider result takes it as it is, any other converts it first."""
-    widens = is_float(x.dtype) and DTYPES[site.dtype].bytes > DTYPES[x.dtype].bytes and site.dtype != "f64"
+    widens = compute_type(x.dtype) == site.dtype
     return x if widens else cast(site.dtype, x)
 
 
@@ -69,13 +69,6 @@ def mean_(
     return restored(out, chosen) if keepdim else out
 
 
-@lowers("nansum")
-def nansum(
-    site: Site, x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
-) -> Tensor:
-    return sum_(site, select(mapped("isnan", x), 0, x, x.dtype) if is_float(x.dtype) else x, dim, keepdim)
-
-
 @lowers("amax", "amin")
 def amax(site: Site, x: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     return folded(site.target[1:4], x, dim, keepdim)
@@ -101,11 +94,6 @@ def _position(monoid: str, x: Tensor, dim: int, keepdim: bool) -> Tensor:
     return folded(monoid, x, dim, keepdim) if x.shape else full(0, "i64")
 
 
-@lowers("aminmax")
-def aminmax(site: Site, x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return folded("min", x, dim, keepdim), folded("max", x, dim, keepdim)
-
-
 @lowers("argmax", "argmin")
 def argmax(site: Site, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     monoid = site.target.split(".")[0]
@@ -126,11 +114,6 @@ def _numbers(shape: Sequence[int | str]) -> list[int]:
 def any_(site: Site, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     monoid = "or" if site.target.startswith("any") else "and"
     return op(site.dtype, folded(monoid, truth(x, x.shape), dim, keepdim))
-
-
-@lowers("count_nonzero", "count_nonzero.dim_IntList")
-def count_nonzero(site: Site, x: Tensor, dim: Dims = None) -> Tensor:
-    return folded("add", cast("i64", truth(x, x.shape)), dim, False)
 
 
 # ---- variance
@@ -222,18 +205,6 @@ def vector_norm(
             out = mapped("pow", reduce("add", chosen, mapped("pow", size, p)), 1 / p)
     out = op(site.dtype, out)
     return restored(out, chosen) if keepdim else out
-
-
-@lowers("norm.Scalar", "norm.ScalarOpt_dim")
-def norm(site: Site, x: Tensor, p: Scalar | None = 2, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    return vector_norm(site, x, 2 if p is None else p, dim, keepdim)
-
-
-@lowers("norm.ScalarOpt_dtype", "norm.ScalarOpt_dim_dtype")
-def norm_dtype(
-    site: Site, x: Tensor, p: Scalar | None, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype
-) -> Tensor:
-    return norm(site, x, p, dim, keepdim)
 
 
 # ---- prefix folds

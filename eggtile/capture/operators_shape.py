@@ -9,11 +9,11 @@ from eggtile.capture.build import (
     Shape,
     axis,
     broadcast,
-    broadcast_shape,
     cast,
     coordinate,
     coordinates,
     divided,
+    extent_value,
     full,
     insert,
     iota,
@@ -59,12 +59,6 @@ def expand(site: Site, x: Tensor, *args: Ignored, **kwargs: Ignored) -> Tensor:
     return broadcast(x, site.shape)
 
 
-@lowers("broadcast_tensors")
-def broadcast_tensors(site: Site, xs: Sequence[Tensor]) -> Parts:
-    shape = broadcast_shape(*(x.shape for x in xs))
-    return tuple(broadcast(x, shape) for x in xs)
-
-
 # ---- permutations
 
 
@@ -82,25 +76,6 @@ def transpose(site: Site, x: Tensor, a: int, b: int) -> Tensor:
 @lowers("t", "t_copy")
 def t(site: Site, x: Tensor) -> Tensor:
     return swap(x) if len(x.shape) == 2 else x
-
-
-@lowers("mT", "mH", "adjoint", "matrix_H")
-def matrix_transpose(site: Site, x: Tensor) -> Tensor:
-    return swap(x)
-
-
-@lowers("numpy_T")
-def numpy_t(site: Site, x: Tensor) -> Tensor:
-    return permute(x, range(len(x.shape))[::-1])
-
-
-@lowers("movedim.int", "movedim.intlist", "moveaxis.int", "moveaxis.intlist")
-def movedim(site: Site, x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    rank = len(x.shape)
-    come = [axis(d, rank) for d in ([source] if isinstance(source, int) else source)]
-    go = [axis(d, rank) for d in ([destination] if isinstance(destination, int) else destination)]
-    rest = iter(d for d in range(rank) if d not in come)
-    return permute(x, [come[go.index(k)] if k in go else next(rest) for k in range(rank)])
 
 
 # ---- parts
@@ -186,21 +161,6 @@ def diagonal(site: Site, x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 
     return view(x, site.shape, tuple(place[k] if k in place else coordinate(next(rest)) for k in range(rank)))
 
 
-@lowers("diag_embed")
-def diag_embed(site: Site, x: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    rank = len(site.shape)
-    a, b = axis(dim1, rank), axis(dim2, rank)
-    along = coordinate(a) if offset >= 0 else coordinate(b)
-    rest = tuple(coordinate(k) for k in range(rank) if k not in (a, b))
-    valid = Binary("eq", binary("add", coordinate(a), number(offset)), coordinate(b))
-    return view(x, site.shape, (*rest, along), valid)
-
-
-@lowers("diag")
-def diag(site: Site, x: Tensor, offset: int = 0) -> Tensor:
-    return diag_embed(site, x, offset) if len(x.shape) == 1 else diagonal(site, x, offset)
-
-
 # ---- reversals, rotations, repetitions
 
 
@@ -210,11 +170,6 @@ def flip(site: Site, x: Tensor, dims: Sequence[int]) -> Tensor:
     last = [binary("add", dim_term(e), number(-1)) for e in x.shape]
     index = (minus(last[k], coordinate(k)) if k in turned else coordinate(k) for k in range(len(x.shape)))
     return view(x, x.shape, tuple(index))
-
-
-@lowers("fliplr", "flipud")
-def fliplr(site: Site, x: Tensor) -> Tensor:
-    return flip(site, x, [1 if site.target.startswith("fliplr") else 0])
 
 
 @lowers("roll")
@@ -241,17 +196,6 @@ def repeat(site: Site, x: Tensor, repeats: Sequence[int]) -> Tensor:
     return view(x, site.shape, tuple(index))
 
 
-@lowers("repeat_interleave.self_int")
-def repeat_interleave(
-    site: Site, x: Tensor, repeats: int, dim: int | None = None, output_size: int | None = None
-) -> Tensor:
-    flat = reshape(x, (math.prod(e for e in x.shape if isinstance(e, int)),)) if dim is None else x
-    d = axis(dim or 0, len(flat.shape))
-    index = list(coordinates(flat.shape))
-    index[d] = divided(index[d], number(repeats))
-    return view(flat, site.shape, tuple(index))
-
-
 # ---- joins
 
 
@@ -266,8 +210,7 @@ def _joined(parts: Sequence[tuple[Tensor, Dim]], d: int, shape: Shape) -> Tensor
         if out is None:
             out = moved
         else:
-            end = _plus(start, x.shape[d])
-            here = mapped("lt", iota(shape, d), full(end, "i64")) if isinstance(end, int) else _symbolic(end)
+            here = mapped("lt", iota(shape, d), extent_value((_plus(start, x.shape[d]),), "i64"))
             out = Map("select", (here, moved, out))
     if out is None:
         raise Unsupported("nothing is joined")
@@ -275,11 +218,9 @@ def _joined(parts: Sequence[tuple[Tensor, Dim]], d: int, shape: Shape) -> Tensor
 
 
 def _plus(a: Dim, b: Dim) -> Dim:
-    return a + b if isinstance(a, int) and isinstance(b, int) else f"{a} + {b}"
-
-
-def _symbolic(end: str) -> Tensor:
-    raise Unsupported(f"a part ends at the symbolic position {end}")
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    return b if a == 0 else f"{a} + {b}"
 
 
 @lowers("cat", "concat", "concatenate")
@@ -304,22 +245,6 @@ def cast_op(dtype: DType, x: Tensor) -> Tensor:
 def stack(site: Site, xs: Sequence[Tensor], dim: int = 0) -> Tensor:
     d = axis(dim, len(site.shape))
     return cat(site, [insert(x, d) for x in xs], d)
-
-
-@lowers("hstack", "vstack", "column_stack", "row_stack", "dstack")
-def hstack(site: Site, xs: Sequence[Tensor]) -> Tensor:
-    name, rank = site.target.split(".")[0], len(site.shape)
-    shaped = [_stackable(name, x, rank) for x in xs]
-    return cat(site, shaped, {"vstack": 0, "row_stack": 0, "dstack": 2}.get(name, min(1, rank - 1)))
-
-
-def _stackable(name: str, x: Tensor, rank: int) -> Tensor:
-    lead = name in ("vstack", "row_stack") or (name == "dstack" and len(x.shape) < 2)
-    ones = (1,) * (rank - len(x.shape))
-    if name == "dstack":
-        two = reshape(x, (1,) * (2 - len(x.shape)) + x.shape) if lead else x
-        return reshape(two, (*two.shape, *(1,) * (3 - len(two.shape))))
-    return reshape(x, (*ones, *x.shape) if lead else (*x.shape, *ones))
 
 
 # ---- padding

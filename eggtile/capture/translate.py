@@ -20,7 +20,7 @@ from eggtile.capture import (
     operators_shape,
 )
 from eggtile.capture.build import extent_value
-from eggtile.capture.calls import Calls, Place, substituted
+from eggtile.capture.calls import Calls, Place, laid_out, substituted
 from eggtile.capture.export import HARMLESS_WRITES, Exported, identifiers
 from eggtile.capture.table import TABLE, Site
 from eggtile.capture.types import CaptureError, Spec, Unsupported, renamed, spec_of
@@ -154,13 +154,16 @@ class Translator:
     def called(self, node: torch.fx.Node, target: str, outs: tuple[Spec, ...], why: str) -> tuple[Tensor, ...]:
         """The results of a call to eager PyTorch, with a note."""
         operands: list[Tensor] = []
+        traced = [n for n in node.all_input_nodes if isinstance(self.values[n], Tensor)]
+        layouts = {self.values[n]: self.spec(n.meta["val"]) for n in traced}
         args, kwargs = self.placed(node.args, operands), self.placed(node.kwargs, operands)
         shown = [_text(a) for a in args] + [f"{k}={_text(v)}" for k, v in kwargs.items()]
         function: Callable[..., Any] = node.target  # type: ignore[assignment]
         random = torch.Tag.nondeterministic_seeded in getattr(function, "tags", ())
 
         def run(tensors: Sequence[torch.Tensor]) -> Any:
-            return function(*substituted(args, tensors), **substituted(kwargs, tensors))
+            laid = [laid_out(t, layouts[x]) for t, x in zip(tensors, operands, strict=True)]
+            return function(*substituted(args, laid), **substituted(kwargs, laid))
 
         self.notes[f"{target} becomes a call to eager PyTorch: {why}"] = None
         return self.calls.add(target, operands, ", ".join(shown), outs, run, pure=not random)

@@ -10,30 +10,28 @@ from torch.utils import _pytree as pytree
 
 from eggtile.capture.calls import Calls, Execute
 from eggtile.capture.export import Exported, identifiers, parameter_names
-from eggtile.capture.types import CaptureError, Spec, spec_of
+from eggtile.capture.types import TORCH_DTYPES, CaptureError, Spec, spec_of
 from ir.tensor import Input, Result, TensorProgram
 
 Whole = tuple[TensorProgram, tuple[torch.Tensor, ...], dict[int, Execute], Any]
 
 
-def has_unknown_extents(exported: Exported) -> bool:
-    """Whether an extent or number inside the program is known only when it runs."""
-    return any(
-        getattr(n.meta.get("val"), "node", None) is not None and _unbacked(n.meta["val"])
-        for n in exported.graph.nodes
-    ) or any(
-        _unbacked(e)
-        for n in exported.graph.nodes
-        for v in pytree.tree_leaves(n.meta.get("val"))
-        if isinstance(v, torch.Tensor)
-        for e in v.shape
-    )
+def obstacle(exported: Exported) -> str | None:
+    """Why the program cannot be split: an extent that is known only when it runs, or a dtype that Tensor IR lacks."""
+    for node in exported.graph.nodes:
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            if not isinstance(value, torch.Tensor):
+                if _unbacked(value):
+                    return "an extent of it depends on data"
+            elif any(map(_unbacked, value.shape)):
+                return "an extent of it depends on data"
+            elif value.dtype not in TORCH_DTYPES.values():
+                return f"it holds tensors of {value.dtype}"
+    return None
 
 
 def _unbacked(e: Any) -> bool:
-    if isinstance(e, int | float | bool):
-        return False
-    return any(str(s).startswith(("u", "zu", "zuf")) for s in e.node.expr.free_symbols)
+    return hasattr(e, "node") and any(str(s).startswith(("u", "zu", "zuf")) for s in e.node.expr.free_symbols)
 
 
 def whole(
