@@ -132,6 +132,8 @@ class Rules:
         p = point(line)
         if p.reduce not in FOLD_US:
             raise IRError(f"REDUCE={p.reduce} is none of {', '.join(FOLD_US)}")
+        if p.reduce != "block" and not any(part.roles.swept for part in self.parts):
+            raise IRError("REDUCE: the kernel folds nothing")
         if p.vector & (p.vector - 1) or p.vector > min(dict(p.tiles).get(p.vector_axis, 1), WIDEST_VECTOR):
             raise IRError(
                 f"TILE: v{p.vector} is no power of two up to the tile of {p.vector_axis} and {WIDEST_VECTOR}"

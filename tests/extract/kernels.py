@@ -251,11 +251,11 @@ def less_rows_and_columns():
 
 
 def folds_of_bound_axes():
-    x, w = buffer("x", "f32", 2, 5, 3), buffer("w", "f32", 3)
-    out = buffer("out", "f32", 3, 2, 5, role="output")
+    x, w = buffer("x", "f32", 2, 3, 3), buffer("w", "f32", 3)
+    out = buffer("out", "f32", 3, 2, 3, role="output")
     v = mul(load(x, i("b"), i("c"), i("a")), load(w, i("a")))
     value = T.fold(("a", "b"), "min", T.binary("max", v, T.fold(("a", "c"), "add", v)))
-    return case({"a": 3, "b": 2, "c": 5}, [x, w, out], put(out, (i("a"), i("b"), i("c")), sub(v, value)))
+    return case({"a": 3, "b": 2, "c": 3}, [x, w, out], put(out, (i("a"), i("b"), i("c")), sub(v, value)))
 
 
 def scalar():

@@ -92,6 +92,11 @@ def test_an_illegal_line_is_refused_with_the_reason_and_three_near_lines(line, w
     assert len(near) == 3 and all(s.check(n) in s.lines for n in near)
 
 
+def test_a_kernel_that_folds_nothing_has_no_way_of_folding():
+    with pytest.raises(IRError, match="the kernel folds nothing"):
+        listed(CASES["pointwise"]()).check("WORK=t64 REDUCE=lanes")
+
+
 def test_the_nearest_lines_differ_least():
     s = listed(scaled_rows())
     line = s.lines[5]
