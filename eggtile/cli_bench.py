@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
@@ -41,6 +41,14 @@ class Subject:
     max_autotune: bool = True
     tf32: bool | None = None
     reference_us: float | None = None
+
+
+def place_at_hand() -> tuple[str, str, str]:
+    """The device and target to measure on, and empty words; without a GPU the CPU, and the reason."""
+    usable, why = gpu.available()
+    if usable and torch.cuda.is_available():
+        return "cuda", gpu.device_target(), ""
+    return "cpu", Options.target, why or "torch sees none"
 
 
 def suite(place: str, pattern: str, tiny: bool, device: str) -> list[Subject]:
@@ -91,6 +99,12 @@ def measured(
     ours = calls.get(OURS)
     contenders = {n: {**row, **times.get(n, {})} for n, row in found.items()}
     return row_of(item, ours.compiled if isinstance(ours, Optimized) else None, contenders) | {"clocks": clocks}
+
+
+def modelled(item: Subject, options: Options) -> Row:
+    """Compile one program where nothing can be timed."""
+    fn, inputs = item.load()
+    return row_of(item, compile_program(fn, inputs, item.name, options), {}) | {"clocks": {}}
 
 
 def row_of(item: Subject, compiled: Compiled | None, contenders: Mapping[str, Row]) -> Row:
@@ -192,35 +206,30 @@ def bench(
     tiny: Annotated[bool, typer.Option("--tiny", help="The tiny sizes of a suite.")] = False,
 ) -> None:
     """Time a program, or the CASES of a module, against the form as written, eager PyTorch and torch.compile."""
-    usable, why = gpu.available()
-    usable = usable and torch.cuda.is_available()
-    device = "cuda" if usable else "cpu"
-    target = gpu.device_target() if usable else Options.target
+    device, target, why = place_at_hand()
     options = options_of(numerics, target, form=form, schedule=schedule)
     names = list(asked(builders(options), against.split(",")))
     is_suite = code is None and program is not None and ":" not in program
-    if not is_suite and (select or tiny):
-        raise RequestError("--select and --tiny are for a suite, a module that defines CASES")
     if is_suite and inputs:
         raise RequestError("inputs are given, but a suite makes its own")
+    if not is_suite and (select or tiny):
+        raise RequestError("--select and --tiny are for a suite, a module that defines CASES")
     items = suite(program or "", select, tiny, device) if is_suite else [single(program, code, inputs, device)]
     rows: list[Row] = []
-    # a program of the user's that makes tensors of its own makes them where its inputs are
+    # what a user's program makes of its own, it makes where its inputs are
     with progress() as bar, nullcontext() if is_suite else torch.device(device):
-        task = bar.add_task("measuring", total=len(items) * (len(names) if usable else 1))
+        task = bar.add_task("measuring", total=len(items) * len(names))
         for item in items:
-            bar.update(task, description=item.name)
-            if usable:
-                rows.append(measured(item, names, options, rounds, lambda: bar.advance(task)))
-            else:
-                fn, tensors = item.load()
-                rows.append(row_of(item, compile_program(fn, tensors, item.name, options), {}) | {"clocks": {}})
-                bar.advance(task)
+            bar.update(task, description=item.name, completed=len(rows) * len(names))
+            rows.append(
+                modelled(item, options)
+                if why
+                else measured(item, names, options, rounds, partial(bar.advance, task))
+            )
             if json_:
-                head: dict[str, Any] = {**taken_on(), "numerics": numerics, "target": target}
+                head = {**taken_on(), "numerics": numerics, "target": target}
                 write(json_, head | ({"programs": rows} if is_suite else rows[0]))
     print_rows(rows)
-    if not usable:
-        reason = why or "torch sees no CUDA device"
-        raise RequestError(f"there is no CUDA device that can be timed ({reason}); the costs above are the model's")
+    if why:
+        raise RequestError(f"there is no CUDA device that can be timed ({why}); the costs above are the model's")
     raise typer.Exit(1 if wrong(rows) else 0)

@@ -81,6 +81,10 @@ def imported(place: str) -> ModuleType:
         raise
     except SyntaxError as error:
         raise SourceError(syntax(error)) from error
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise SourceError(raised(error)) from error
+        raise SourceError(f"there is no module {error.name}") from None
     except Exception as error:  # whatever the user's own statements raise
         raise SourceError(raised(error)) from error
 
