@@ -35,6 +35,8 @@ DECLARATIONS = """
 (relation one (E))
 (relation zero (E))
 (relation minus_zero (E))
+(relation infinite (E))
+(relation guards (E E))
 (relation inverse (E E))
 (ruleset insert) (ruleset facts) (ruleset norm) (ruleset split) (ruleset hoist) (ruleset online) (ruleset push)
 """
@@ -162,6 +164,8 @@ SIGNS = """
 (rule ((= e (Binary "add" x y)) (plain x)) ((plain e)) :ruleset facts)
 """
 
+# A guarded shift g is m, or 0 where m is infinite. Then x <= m gives x <= g, unless both are +inf. Where an old g is 0
+# because its m is -inf, the difference to the new g may be positive, but what it rescales is 0.
 ORDER = """
 (rule ((= m (Fold s "max" f))) ((le f m)) :ruleset facts)
 (rule ((= m (Fold s "max" f)) (le g f)) ((le g m)) :ruleset facts)
@@ -180,6 +184,10 @@ ORDER = """
 (rule ((= d (Select p x y)) (nonpositive x) (nonpositive y)) ((nonpositive d)) :ruleset facts)
 (rule ((= w (Whole s m)) (le x m)) ((le x w)) :ruleset facts)
 (rule ((= w (Whole s m)) (le m x)) ((le w x)) :ruleset facts)
+(rule ((= g (Select (Binary "eq" m c) z m)) (infinite c) (zero z)) ((guards g m)) :ruleset facts)
+(rule ((= g (Select (Binary "eq" (Unary "abs" m) c) z m)) (infinite c) (zero z)) ((guards g m)) :ruleset facts)
+(rule ((guards g m) (le x m)) ((le x g)) :ruleset facts)
+(rule ((= d (Binary "add" g (Unary "neg" h))) (guards g m) (guards h n) (le m n)) ((safe d)) :ruleset facts)
 (rule ((nonpositive d)) ((safe d)) :ruleset facts)
 """
 
@@ -198,6 +206,7 @@ def constant_facts(terms: Iterable[T.Term]) -> str:
             "minus_zero": value == 0 and math.copysign(1, value) < 0,
             "nonpositive": value <= 0,
             "bounded": abs(value) <= 1,
+            "infinite": math.isinf(value),
         }
         out += [f"({name} {text})" for name, holds in names.items() if holds]
         if value and math.isfinite(value) and abs(math.frexp(value)[0]) == 0.5:

@@ -39,6 +39,14 @@ CASES: dict[str, tuple[str, str, int, int]] = {
     "normalised rows times a matrix": (
         "ms := add[j](X[i, j] * X[i, j]) / f32(6.0)\nadd[j](X[i, j] * rsqrt(ms + f32(0.01)) * G[j] * W[j, e])", "j", 2, 1,
     ),
+    "logsumexp, guarded": (
+        "m := max[j](X[i, j])\ng := f32(0.0) if abs(m) == f32(inf) else m\nlog(add[j](exp(X[i, j] - g))) + g", "j", 2, 1,
+    ),
+    "attention, guarded": (
+        "s := add[d](Q[i, d] * K[j, d]) if i <= j else f32(-inf)\nm := max[j](s)\n"
+        "p := exp(s - (f32(0.0) if m == f32(-inf) else m))\nD := add[j](p)\n"
+        "f32(0.0) if D == f32(0.0) else add[j](p * V[j, e]) / D", "j", 2, 1,
+    ),
     "softmax over two axes": (
         "m := max[c, j](X[i, c, j])\np := exp(X[i, c, j] - m)\nD := add[c, j](p)\nadd[c, j](p / D * V[c, j, e])", "j", 3, 1,
     ),
@@ -108,6 +116,20 @@ def test_roundings_move_out_of_the_way_by_default_and_not_when_strict(name: str)
 def test_without_the_streamed_rounding_law_rounded_weights_need_their_maximum_first() -> None:
     p = program(ROUNDED_TEXTS["weights cast after division"], dtypes=HALF)
     assert Pick(saturate(p, without=["rounding_passes_streamed_factor"]), "j").sweeps == 2
+
+
+@pytest.mark.parametrize("row", ["start", "all", "top", "none"])
+def test_guarded_sums_of_exponentials_are_right_at_infinities(row: str) -> None:
+    p = program(CASES["logsumexp, guarded"][0])
+    pick = Pick(saturate(p), "j")
+    values = inputs(p)
+    values["X"][1] = {
+        "start": [-np.inf] * 3 + [1, -900, 2],
+        "all": -np.inf,
+        "top": [1, np.inf, 2, 3, 4, 5],
+        "none": 800,
+    }[row]
+    agrees(p, pick, values)
 
 
 @pytest.mark.parametrize("live", [0, 1, 4, 5])
