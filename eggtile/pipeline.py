@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -14,7 +14,9 @@ from eggtile.capture import Captured, capture
 from eggtile.clock import Clock
 from egraph.graph import EGraph
 from egraph.saturate import saturate
-from extract.forms import default_form, forms
+from extract.cost import Cost
+from extract.evidence import Evidence
+from extract.forms import Price, default_form, forms
 from extract.key import Canonical, canonical
 from extract.spaces import default_schedule, space
 from extract.tiling import tile_program
@@ -24,7 +26,7 @@ from ir.loop import Buffer, Form, KernelForm, LoopProgram
 from ir.lower import CallStep, Lowered, lower
 from ir.machine import MACHINES, Machine
 from ir.node import IRError
-from ir.schedule import Schedule
+from ir.schedule import Schedule, parse_schedule
 from ir.tile import TileProgram
 
 Observer = Callable[[str, str, str], None]
@@ -48,6 +50,7 @@ class Options:
     form: int | Literal["default"] | None = None
     without: tuple[str, ...] = ()
     schedule: str | None = None
+    evidence: Evidence | None = None
 
     def machine(self) -> Machine:
         """The machine of the target; an unknown target is refused with the known ones."""
@@ -129,7 +132,6 @@ def capture_and_lower(
 def choose_forms(compiled: Compiled) -> Compiled:
     """Saturate and extract every region; the form with the user's number, or else the cheapest, is chosen."""
     options = compiled.options
-    machine = options.machine()
     for step in compiled.lowered.steps:
         if isinstance(step, CallStep):
             compiled.steps.append(step)
@@ -137,11 +139,27 @@ def choose_forms(compiled: Compiled) -> Compiled:
         with compiled.clock.span("saturate"):
             graph = saturate(step, numerics=options.numerics, without=options.without)
         with compiled.clock.span("extract"):
-            default = default_form(step, machine)
-            wanted = options.form + 1 if isinstance(options.form, int) else 1
-            found = forms(graph, machine, k=max(options.k, wanted))
-        compiled.steps.append(Region(step, graph, default, found, pick(found, default, options)))
+            compiled.steps.append(chosen_region(step, graph, options))
     return compiled
+
+
+def chosen_region(program: LoopProgram, graph: EGraph, options: Options) -> Region:
+    """Extract the forms of a region, at measured prices where there are some, and choose one."""
+    machine = options.machine()
+    price = options.evidence.price(machine) if options.evidence is not None else None
+    default = priced(default_form(program, machine), price)
+    wanted = options.form + 1 if isinstance(options.form, int) else 1
+    found = forms(graph, machine, k=max(options.k, wanted), price=price)
+    return Region(program, graph, default, found, pick(found, default, options))
+
+
+def priced(form: Form, price: Price | None) -> Form:
+    """The form at the prices of its kernels; `price` None leaves it as it is."""
+    if price is None:
+        return form
+    modelled: Mapping[str, Cost] = form.details["kernels"]  # type: ignore[assignment]
+    prices = [(price(k, form), modelled[k.name].us) for k in form.kernels]
+    return replace(form, cost_us=sum(by_model if us is None else us for us, by_model in prices))
 
 
 def pick(found: list[Form], default: Form, options: Options) -> Form:
@@ -197,8 +215,11 @@ def compile_kernel(
 
 
 def choose_schedule(known: Canonical, buffers: Sequence[Buffer], options: Options, machine: Machine) -> Schedule:
-    """The user's line where it is legal for the kernel, or else the model's first choice."""
+    """The user's line where it is legal for the kernel, else the best that was measured, else the model's first choice."""
     if options.schedule is None:
+        best = options.evidence.best(known.key, machine.name) if options.evidence is not None else None
+        if best is not None:
+            return parse_schedule(best.schedule)
         return default_schedule(known.kernel, buffers, known.axes, machine)
     try:
         return space(known.kernel, buffers, known.axes, machine).check(options.schedule)
