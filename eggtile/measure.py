@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -28,7 +27,7 @@ PEERS = ("eager", "compile", "max-autotune")
 
 def builders(options: Options) -> dict[str, Build]:
     """All contenders: eggtile, the form as written in its default schedule, eager, and torch.compile in two modes."""
-    written = replace(options, form=DEFAULT, schedule=None)
+    written = Options(numerics=options.numerics, target=options.target, form=DEFAULT)
     whole: dict[str, Any] = {"fullgraph": True, "dynamic": False}
     return {
         OURS: lambda fn, inputs: Optimized(fn, inputs, "program", options),
