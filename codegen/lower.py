@@ -7,7 +7,7 @@ from collections.abc import Callable
 from codegen.passes.barriers import place_barriers
 from codegen.passes.layouts import choose_layouts, thread_count
 from codegen.passes.narrow import narrow_integers
-from codegen.passes.order import expand_contractions, hoist_loads
+from codegen.passes.order import expand_contractions, hoist_loads, merge_equal
 from codegen.passes.predicates import choose_widths, decide_predicates
 from codegen.passes.scalars import promote_scalars
 from codegen.passes.share import share_terms
@@ -24,6 +24,7 @@ Observer = Callable[[str, str, str], None]
 
 PASSES: tuple[Pass, ...] = (
     Pass("expand-contractions", expand_contractions),
+    Pass("merge-equal", merge_equal),
     Pass("hoist-loads", hoist_loads),
     Pass("layouts", choose_layouts),
     Pass("predicates", decide_predicates),

@@ -17,6 +17,8 @@ from ir.ops import MONOIDS
 from ir.term import Term, Var
 
 VECTOR_BYTES = 16
+CHAINS = 4
+"""Independent additions that hide the latency of one."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,13 @@ class Algebra:
         wins = Var(name, "bool", ())
         return tuple(T.select(wins, r, x) for x, r in zip(left, right, strict=True))
 
+    def tree(self, items: Sequence[Sequence[Term]], body: Nests) -> Sequence[Term]:
+        """All items combined pair by pair: short chains of dependent operations, and small rounding errors."""
+        while len(items) > 1:
+            pairs = zip(items[::2], items[1::2], strict=False)
+            items = [*(self.combine(x, y, body) for x, y in pairs), *items[len(items) // 2 * 2 :]]
+        return items[0]
+
     def wins(self, left: Sequence[Term], right: Sequence[Term]) -> Term:
         """Whether the right pair replaces the left: better, or as good and earlier; NaN is best."""
         (a, i), (b, j) = left, right
@@ -63,40 +72,61 @@ class Algebra:
 
 @dataclass
 class Partial:
-    """Register arrays that hold partial results over the digits of register modes, one for each component."""
+    """Register arrays that hold partial results over the digits of register modes, one for each component.
+
+    Of every element there are `chains`, which are independent until they are joined.
+    """
 
     nests: Nests
     algebra: Algebra
     modes: tuple[Mode, ...]
     arrays: tuple[str, ...]
+    chains: int = 1
 
     @staticmethod
-    def new(nests: Nests, algebra: Algebra, modes: tuple[Mode, ...], wish: str) -> Partial:
-        size = math.prod(m.size for m in modes)
+    def new(nests: Nests, algebra: Algebra, modes: tuple[Mode, ...], wish: str, chains: int = 1) -> Partial:
+        size = chains * math.prod(m.size for m in modes)
         names = [f"{wish}{'_place' * k}" for k in range(len(algebra.dtypes))]
         arrays = tuple(nests.array(n, d, size) for n, d in zip(names, algebra.dtypes, strict=True))
-        return Partial(nests, algebra, modes, arrays)
+        return Partial(nests, algebra, modes, arrays, chains)
 
     @property
     def here(self) -> tuple[Term, ...]:
         """The components at the element at hand."""
-        at = self.nests.register(self.modes)
+        return self.chain(T.const(0, "i32"))
+
+    def place(self, chain: Term) -> Term:
+        """The register of a chain of the element at hand."""
+        first = T.binary("mul", self.nests.register(self.modes), T.const(self.chains, "i32"))
+        return T.binary("add", first, chain)
+
+    def chain(self, chain: Term) -> tuple[Term, ...]:
+        """The components of a chain of the element at hand."""
+        at = self.place(chain)
         return tuple(T.Load(a, d, (at,)) for a, d in zip(self.arrays, self.algebra.dtypes, strict=True))
 
-    def set(self, values: Sequence[Term]) -> None:
+    def set(self, values: Sequence[Term], chain: Term | None = None) -> None:
         """Assign the components at the element at hand in the open nest."""
-        at = self.nests.register(self.modes)
+        at = self.place(chain or T.const(0, "i32"))
         for array, dtype, value in zip(self.arrays, self.algebra.dtypes, values, strict=True):
             self.nests.inner.append(K.Assign(array, at, assigned(value, dtype)))
 
-    def absorb(self, values: Sequence[Term]) -> None:
+    def absorb(self, values: Sequence[Term], chain: Term | None = None) -> None:
         """self = self (+) values at the element at hand."""
-        self.set(self.algebra.combine(self.here, values, self.nests))
+        chain = chain or T.const(0, "i32")
+        self.set(self.algebra.combine(self.chain(chain), values, self.nests), chain)
 
     def clear(self) -> None:
         """A nest in front of the open one that sets every element to the identity."""
         with self.nests.now(self.modes):
-            self.set(self.algebra.identity)
+            for k in range(self.chains):
+                self.set(self.algebra.identity, T.const(k, "i32"))
+
+    def join(self, chained: Partial) -> None:
+        """A nest that sets every element to the product of its chains elsewhere."""
+        with self.nests.now(self.modes):
+            chains = [chained.chain(T.const(k, "i32")) for k in range(chained.chains)]
+            self.set(self.algebra.tree(chains, self.nests))
 
     def copy(self, wish: str) -> Partial:
         """The same partial results in arrays of their own."""
@@ -112,19 +142,34 @@ def begin_fold(nests: Nests, axes: tuple[str, ...], monoid: str, x: Var, value: 
     Returns the array that then holds the result in every thread that needs it.
     """
     algebra = Algebra.of(monoid, x.dtype, nests.part.axis(axes[0]).extent)
-    partial = Partial.new(nests, algebra, nests.modes(result.axes), result.name)
+    kept, folded = nests.modes(result.axes), [m for m in nests.modes(x.axes) if m.axis in axes]
+    chains = _chains(kept, folded)
+    partial = Partial.new(nests, algebra, kept, f"{result.name}_chain" if chains > 1 else result.name, chains)
+    total = Partial.new(nests, algebra, kept, result.name) if chains > 1 else partial
     partial.clear()
     nests.over(x.axes)
     components = [value, *(T.round_to(d, "cast", nests.coordinate(axes[0])) for d in algebra.dtypes[1:])]
     inside = conjunction([T.binary("lt", nests.local(a), T.number(nests.part.axis(a).tile)) for a in axes])
     if inside is not None:
         components = [T.select(inside, c, e) for c, e in zip(components, algebra.identity, strict=True)]
-    partial.absorb(components)
-    final = partial.arrays[-1]
+    partial.absorb(components, T.binary("mod", nests.register(folded), T.const(chains, "i32")))
+    final = total.arrays[-1]
     if result.dtype != algebra.dtypes[-1]:
         final = nests.array(f"{result.name}_fold", result.dtype, nests.registers(result.axes))
-    nests.after.append(lambda: _finish(partial, nests.layouts.over(x.axes), axes, result, final))
+
+    def finish() -> None:
+        if chains > 1:
+            total.join(partial)
+        _finish(total, nests.layouts.over(x.axes), axes, result, final)
+
+    nests.after.append(finish)
     return final
+
+
+def _chains(kept: Sequence[Mode], folded: Sequence[Mode]) -> int:
+    """How many chains each result is folded in: few results need several, so that additions overlap."""
+    wanted = min(CHAINS // math.prod(m.size for m in kept), math.prod(m.size for m in folded))
+    return 1 << (wanted.bit_length() - 1) if wanted else 1
 
 
 def _finish(partial: Partial, layout: Layout, axes: tuple[str, ...], result: Var, final: str) -> None:
@@ -138,9 +183,7 @@ def _finish(partial: Partial, layout: Layout, axes: tuple[str, ...], result: Var
                     partial.absorb(other.here)
     warps = [(size, before // LANES) for before, size, _ in digits if before >= LANES]
     if warps:
-        slots = Slots.fill(partial, layout.project(result.axes))
-        partial.clear()
-        _gather(partial, slots, warps)
+        _gather(partial, Slots.fill(partial, layout.project(result.axes)), warps)
     if final != partial.arrays[-1]:
         with nests.now(partial.modes):
             value = T.round_to(result.dtype, "cast", partial.here[-1])
@@ -199,16 +242,17 @@ def _gather(partial: Partial, slots: Slots, warps: list[tuple[int, int]]) -> Non
     width = _run(warps, max(DTYPES[d].bytes for d in algebra.dtypes))
     size = math.prod(m.size for m in partial.modes)
     read = [nests.array("seen", d, size * count) for d in algebra.dtypes]
-    for k in range(0, count, width):
-        warp = T.binary("add", _first(warps), T.number(_place(k, warps)))
-        with nests.now(partial.modes):
-            at = nests.register(partial.modes)
-            start = T.binary("add", T.binary("mul", at, T.const(count, "i32")), T.const(k, "i32"))
+    with nests.now(partial.modes):
+        at = nests.register(partial.modes)
+        first = T.binary("mul", at, T.const(count, "i32"))
+        for k in range(0, count, width):
+            warp = T.binary("add", _first(warps), T.number(_place(k, warps)))
             for name, array in zip(slots.shared, read, strict=True):
-                nests.inner.append(K.LoadShared(array, start, name, slots.at(at, warp), width))
-            for e in range(width):
-                place = T.binary("add", start, T.const(e, "i32"))
-                partial.absorb([T.Load(a, d, (place,)) for a, d in zip(read, algebra.dtypes, strict=True)])
+                to = T.binary("add", first, T.const(k, "i32"))
+                nests.inner.append(K.LoadShared(array, to, name, slots.at(at, warp), width))
+        places = [T.binary("add", first, T.const(k, "i32")) for k in range(count)]
+        seen = [[T.Load(a, d, (p,)) for a, d in zip(read, algebra.dtypes, strict=True)] for p in places]
+        partial.set(algebra.tree(seen, nests))
 
 
 def _run(warps: list[tuple[int, int]], size: int) -> int:

@@ -1,4 +1,4 @@
-"""Tile to tile: loads go up to the start of their straight line, contractions become products and sums."""
+"""Tile to tile: contractions become products and sums, equal statements merge, loads go up to the start of their line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from codegen.passes.state import State
+from codegen.passes.terms import replaced
 from ir import term as T
 from ir import tile
 from ir.node import postorder
@@ -27,6 +28,55 @@ def bodies(state: State, change: Callable[[TilePart, Body], Body]) -> State:
 
 def _reads(index: Iterable[T.Term]) -> set[str]:
     return {t.name for t in postorder(*index) if isinstance(t, T.Var)}
+
+
+def merge_equal(state: State) -> State:
+    """A statement that computes what an earlier one of its straight line does gives way to it."""
+    return bodies(state, _merged)
+
+
+def _merged(part: TilePart, body: Body) -> Body:
+    out: list[Statement] = []
+    made: dict[Statement, str] = {}
+    same: dict[str, str] = {}
+    for s in body:
+        new = _renamed(s, same)
+        if isinstance(new, Stream | TileStore):
+            out.append(new)
+            made = {k: v for k, v in made.items() if not isinstance(k, TileLoad)}
+            continue
+        key = replace(new, out="")
+        if key in made:
+            same[new.out] = made[key]
+        else:
+            made[key] = new.out
+            out.append(new)
+    return tuple(out)
+
+
+def _renamed(s: Statement, names: Mapping[str, str]) -> Statement:
+    """The statement with the values that it reads renamed, in bodies too."""
+    if not names:
+        return s
+
+    def term(t: T.Term) -> T.Term:
+        return replaced(
+            t, lambda v: T.Var(names.get(v.name, v.name), v.type, v.axes) if isinstance(v, T.Var) else v
+        )
+
+    fields: dict[str, object] = {}
+    for key, value in vars(s).items():
+        if isinstance(value, T.Term):
+            fields[key] = term(value)
+        elif key == "index":
+            fields[key] = tuple(map(term, value))
+        elif key in ("x", "y", "a", "b", "acc", "value", "layout_of"):
+            fields[key] = names.get(value, value)
+        elif key == "yields":
+            fields[key] = tuple(names.get(v, v) for v in value)
+        elif key == "body":
+            fields[key] = tuple(_renamed(inner, names) for inner in value)
+    return replace(s, **fields)  # type: ignore[arg-type]
 
 
 def hoist_loads(state: State) -> State:
