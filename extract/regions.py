@@ -21,7 +21,7 @@ from ir.node import postorder
 from ir.term import Term
 
 SMALL = 100  # terms of a program that is one region
-LEAST, MOST = 30, 110  # terms of a region of a good size
+LEAST, MOST = 20, 110  # terms of a region of a good size
 LARGEST = 600  # terms among which a border is sought
 Made = tuple[tuple[int, Term], ...]
 Kernel = tuple[Made, ...]
@@ -76,23 +76,22 @@ def _borders(source: Source, main: Term) -> list[Term]:
         if swept(t) or any(k in folded for k in t.terms):
             folded.add(t)
     borders: list[Term] = []
-    best: tuple[tuple[bool, int], Term] | None = None
-    for t in order[:-1]:
-        if not _storable(t):
-            continue
-        own = _below([t], borders, LARGEST)
-        if not LEAST <= len(own) <= LARGEST or not _alone(t, own, borders, readers, folded, stored_bytes):
-            continue
+    best: tuple[tuple[bool, int], int] | None = None
+    at = 0
+    while at < len(order) - 1:
+        t = order[at]
+        own = _below([t], borders, LARGEST) if _storable(t) else []
+        fits = LEAST <= len(own) <= LARGEST and _alone(t, own, borders, readers, folded, stored_bytes)
         rank = len(readers[t]) < 2, stored_bytes(t)
-        if best is not None and len(own) > (2 * MOST if best[0][0] else MOST):
-            borders.append(best[1])
+        if fits and best is not None and len(own) > (2 * MOST if best[0][0] else MOST):
+            at = best[1]  # what lies between is looked at again from the new border
+            borders.append(order[at])
             best = None
-            if len(_below([t], borders)) < LEAST:
-                continue
-        if best is None or rank < best[0]:
-            best = rank, t
+        elif fits and (best is None or rank < best[0]):
+            best = rank, at
+        at += 1
     if best is not None and len(_below([main], borders)) > MOST:
-        borders.append(best[1])
+        borders.append(order[best[1]])
     return borders
 
 
