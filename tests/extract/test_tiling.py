@@ -60,6 +60,33 @@ def test_a_stream_forgets_what_it_held_before_it_met_a_value_that_counts(line):
     np.testing.assert_allclose(got, p / p.sum(-1, keepdims=True), rtol=1e-9)
 
 
+ROWS_BY_TILES = """\
+tile kernel
+schedule WORK=t32 TILE=a:4,b:32
+buffer x: f32[5, 100] input
+buffer w: f32[100] input
+buffer out: f32[5, 100] output
+part a: grid 5/4, b: stream 100/32
+  stream b carrying r0: add f32[a, b]
+    v2 = load x[a, b]                                         f32[a, b]
+    v3 = map v2 * v2                                          f32[a, b]
+    v4 = where b < 100 of v3 else identity.add                f32[a, b]
+    v5 = combine add r0, v4                                   f32[a, b]
+    yield v5
+  v6 = fold add over b of r0                                  f32[a]
+  v7 = map rsqrt(v6 / f32(100.0) + f32(1e-06))                f32[a]
+  stream b
+    v0 = load w[b]                                            f32[b]
+    v1 = load x[a, b]                                         f32[a, b]
+    v8 = map v0 * (v1 * v7)                                   f32[a, b]
+    store out[a, b] = v8
+"""
+
+
+def test_a_long_row_is_folded_by_tiles_and_read_again():
+    assert show_tile(program(CASES["scaled rows"](), "WORK=t32 TILE=a:4,b:32")) == ROWS_BY_TILES
+
+
 FAULTS = {
     "a mask left out": ("scaled rows", "TILE=b:128", r"(\w+) = where .* of (\w+) else \S+", r"\1 = map \2"),
     "a mask that ends too late": ("column sums", "TILE=r:16,c:32", r"r < 50", "r < 51"),
