@@ -176,6 +176,21 @@ def batch_norm(
     return op(site.dtype, _affine(out, _channel(weight, x), _channel(bias, x)))
 
 
+@lowers("_native_batch_norm_legit_no_training")
+def native_batch_norm(
+    site: Site,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, ...]:
+    out = batch_norm(site, x, weight, bias, running_mean, running_var, False, momentum, eps)
+    return (out, *(full(0, spec.dtype, spec.shape) for spec in site.outs[1:]))
+
+
 # ---- attention
 
 
