@@ -26,6 +26,7 @@ DECLARATIONS = """
 (relation places (String))
 (relation atom (E))
 (relation single (E String String E))
+(relation streams (E String))
 (relation le (E E))
 (relation nonpositive (E))
 (relation safe (E))

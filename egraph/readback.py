@@ -1,21 +1,19 @@
-"""The saturated egglog graph as an `EGraph`: rows decoded, classes numbered from their smallest terms, junk left out.
+"""The saturated egglog graph as an `EGraph`: rows decoded, classes numbered, junk left out.
 
-Numbers do not depend on egglog's own: classes are sorted by (size of the smallest term, its top node), so that equal
-graphs give equal objects. A class that no root can reach is left out, and so is a node that has its own class as a
-child, since neither can stand in a finite term of a root.
+A class that no root can reach is left out, and so is a node that has its own class as a child, since neither can
+stand in a finite term of a root.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TypeVar
 
 from egglog import bindings
 
+from egraph.canonical import Classes, ranks, renumbered
 from egraph.encode import (
-    COMMUTING,
     DTYPE_OF,
     FIXED,
     PREFIX_CONSTRUCTORS,
@@ -25,9 +23,9 @@ from egraph.encode import (
     unsigned,
 )
 from egraph.graph import EGraph, ENode
+from egraph.sweeps import sweepable
 from ir.loop import LoopProgram
 
-Classes = dict[int, set[ENode]]
 V = TypeVar("V")
 
 
@@ -53,9 +51,9 @@ class Reader:
         nodes, tensors = _merged(nodes, alias), _merged(tensors, alias)
         new = _new(nodes)
         keep = _reachable(nodes, (*roots, *class_of.values()), streams, new)
-        rank = _ranks({c: nodes[c] for c in keep})
+        rank = ranks({c: nodes[c] for c in keep})
         return EGraph(
-            classes={rank[c]: _renumbered(nodes[c], rank, c) for c in sorted(keep, key=rank.__getitem__)},
+            classes={rank[c]: renumbered(nodes[c], rank, c) for c in sorted(keep, key=rank.__getitem__)},
             roots=tuple(rank[c] for c in roots),
             free=_facts(self._axes("free"), rank),
             folded=_facts(_folded(nodes, rank), rank),
@@ -67,7 +65,7 @@ class Reader:
             class_of={t: rank[c] for t, c in class_of.items()},
             program=self.program,
             tensors={
-                rank[c]: _renumbered(ns, rank, c)
+                rank[c]: renumbered(ns, rank, c)
                 for c, ns in sorted(tensors.items(), key=lambda kv: rank.get(kv[0], -1))
                 if c in rank
             },
@@ -188,72 +186,6 @@ def _node_folded(n: ENode, folded: dict[int, frozenset[str]]) -> frozenset[str] 
     return inside
 
 
-def sweepable(
-    nodes: Classes, candidates: Iterable[tuple[int, str]], new: dict[tuple[str, int], int]
-) -> set[tuple[int, str]]:
-    """The candidates (fold class, axis) whose next prefix needs only prefixes before the step that are sweepable too."""
-    kept = set(candidates)
-    while True:
-        dropped: set[tuple[int, str]] = set()
-        for axis in {j for _, j in kept}:
-            states = {c for c, j in kept if j == axis}
-            built = _built(nodes, axis, states)
-            dropped |= {(c, axis) for c in states if new[axis, c] not in built}
-        if not dropped:
-            return kept
-        kept -= dropped
-
-
-def _built(nodes: Classes, axis: str, states: set[int]) -> set[int]:
-    """Classes with a term for one step along `axis` that reads the given states and completes no fold over the axis."""
-
-    def usable(n: ENode) -> bool:
-        match n.op:
-            case "Prefix":
-                return n.payload[:2] == ("old", axis) and n.children[0] in states
-            case "Fold":
-                return axis not in n.payload[:-1]
-        return True
-
-    def needs(n: ENode) -> tuple[int, ...]:
-        match n.op:
-            case "Prefix":
-                return ()
-            case "Whole":  # there before the stream starts
-                return () if axis in n.payload else n.children
-            case "At":
-                return n.children[:1]
-        return n.children
-
-    return _closed(nodes, usable, needs)
-
-
-def _closed(nodes: Classes, usable: Callable[[ENode], bool], needs: Callable[[ENode], tuple[int, ...]]) -> set[int]:
-    """The least set of classes that have a usable node all of whose needs are in the set."""
-    waiting: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
-    ready: list[int] = []
-    for c, ns in nodes.items():
-        for n in ns:
-            if usable(n):
-                wanted = set(needs(n))
-                count = [len(wanted)]
-                for k in wanted:
-                    waiting[k].append((c, count))
-                if not wanted:
-                    ready.append(c)
-    done: set[int] = set()
-    while ready:
-        c = ready.pop()
-        if c in done:
-            continue
-        done.add(c)
-        for parent, count in waiting[c]:
-            count[0] -= 1
-            if not count[0]:
-                ready.append(parent)
-    return done
-
-
 def _reachable(
     nodes: Classes, roots: Iterable[int], streams: set[tuple[int, str]], new: dict[tuple[str, int], int]
 ) -> set[int]:
@@ -271,63 +203,6 @@ def _reachable(
                 if c not in n.children:
                     stack += n.children
     return seen
-
-
-def _ranks(nodes: Classes) -> dict[int, int]:
-    """Canonical numbers: by the size of the smallest term, then by its top node in numbers already given."""
-    size = _sizes(nodes)
-    rank: dict[int, int] = {}
-    by_size: dict[int, list[int]] = defaultdict(list)
-    for c in nodes:
-        by_size[size[c]].append(c)
-    for s in sorted(by_size):
-
-        def key(c: int, s: int = s) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
-            smallest = (n for n in nodes[c] if 1 + sum(size[k] for k in n.children) == s)
-            return min(_key(n, rank) for n in smallest)
-
-        for c in sorted(by_size[s], key=key):
-            rank[c] = len(rank)
-    return rank
-
-
-def _key(n: ENode, rank: dict[int, int]) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
-    return n.op, tuple(f"{p:020d}" if isinstance(p, int) else p for p in n.payload), _operands(n, rank)
-
-
-def _operands(n: ENode, rank: dict[int, int]) -> tuple[int, ...]:
-    children = (rank[k] for k in n.children)
-    return tuple(sorted(children)) if n.op == "Binary" and n.payload[0] in COMMUTING else tuple(children)
-
-
-def _sizes(nodes: Classes) -> dict[int, int]:
-    """The size of the smallest term of each class (Knuth's generalisation of Dijkstra)."""
-    parents: dict[int, list[tuple[int, list[int], tuple[int, ...]]]] = defaultdict(list)
-    queue: list[tuple[int, int]] = []
-    for c, ns in nodes.items():
-        for n in ns:
-            if not n.children:
-                queue.append((1, c))
-            count = [len(set(n.children))]
-            for k in set(n.children):
-                parents[k].append((c, count, n.children))
-    heapq.heapify(queue)
-    size: dict[int, int] = {}
-    while queue:
-        s, c = heapq.heappop(queue)
-        if c in size:
-            continue
-        size[c] = s
-        for parent, count, children in parents[c]:
-            count[0] -= 1
-            if not count[0] and parent not in size:
-                heapq.heappush(queue, (1 + sum(size[k] for k in children), parent))
-    return size
-
-
-def _renumbered(nodes: Iterable[ENode], rank: dict[int, int], own: int) -> tuple[ENode, ...]:
-    useful = (n for n in nodes if own not in n.children)
-    return tuple(sorted({ENode(n.op, n.payload, _operands(n, rank)) for n in useful}))
 
 
 def _facts(facts: dict[int, V], rank: dict[int, int]) -> dict[int, V]:

@@ -148,8 +148,8 @@ def saturate(
 
 def _text(rows: Rows, chosen: Sequence[Law]) -> str:
     loads = [c for c in rows.constructors if c.op == "Load"]
-    rules = "\n".join(rule for x in chosen for rule in x.text())
-    return "\n".join((prelude(loads), PLUMBING, rules))
+    rules = [PLUMBING, *(rule for x in chosen for rule in x.text())] if chosen else []
+    return "\n".join([prelude(loads), *rules])
 
 
 def _insertion(rows: Rows) -> str:

@@ -28,7 +28,6 @@ DEMAND = f"""
 (function state (E String) i64 :merge (max old new))
 (ruleset mark)
 (relation esplit (E String E E))
-(relation streams (E String))
 (rule ((single e j "add" b) {has_fold("b", "j").facts}) ((eneed j b)) :ruleset split)
 (rule ((eneed j e) (= e (Binary "mul" a b))) ((eneed j a) (eneed j b)) :ruleset split)
 (rule ((eneed j e) (= e (Unary "exp" a)) {has_fold("a", "j").facts}) ((aneed (set-of j) a)) :ruleset split)

@@ -17,6 +17,7 @@ from ir.dtype import Array
 from ir.ops import BINARY, MONOIDS, UNARY
 from ir.term import value_of
 
+UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 Context = tuple[tuple[str, int, int], ...]
 
 
@@ -71,6 +72,13 @@ class Values:
                 return np.trunc(x) if str(dtype)[0] in "iu" else x
             case "Fold", (*axes, monoid):
                 return self._fold(n.children[0], [str(a) for a in axes], str(monoid), context)
+            case "Scan", (axis, monoid):
+                if any(a == axis for a, *_ in context):
+                    raise AssertionError("a scan is not cut to a prefix here")
+                k = self.axes.index(str(axis))
+                x = self.of(n.children[0], context)
+                x = np.broadcast_to(x, [e if d != k else self.extents[k] for d, e in enumerate(x.shape)])
+                return np.asarray(UFUNCS[MONOIDS[str(monoid)].combine].accumulate(x, axis=k))
             case "At", (axis,):
                 return self._at(str(axis), n, context)
             case "Prefix", (which, axis):
@@ -92,9 +100,8 @@ class Values:
         x = np.broadcast_to(x, [self.extents[k] if k in dims else e for k, e in enumerate(x.shape)])
         for a, k in zip(axes, dims, strict=True):
             x = np.take(x, range(cut.get(a, self.program_extent(a))), axis=k)
-        combine = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
         start = meaning.identity(monoid, "f64")
-        return np.asarray(combine[MONOIDS[monoid].combine].reduce(x, axis=dims, keepdims=True, initial=start))
+        return np.asarray(UFUNCS[MONOIDS[monoid].combine].reduce(x, axis=dims, keepdims=True, initial=start))
 
     def program_extent(self, axis: str) -> int:
         return self.graph.program.axes[axis]

@@ -25,6 +25,7 @@ SMALL = {
     " + recip(sqrt(abs(X[i]))) + recip(exp(X[i]))",
     "expansion": "mu := add[j](X[i, j]) * f32(0.2)\n"
     "add[j]((X[i, j] - mu) * Y[j]) + add[j]((X[i, j] - mu) * (X[i, j] - mu))",
+    "a scan": "s := add[j](exp(X[i, j] - max[j](X[i, j])))\nscan.add[j](exp(X[i, j] - max[j](X[i, j])) / s)",
     "halves": "bf16.op(bf16.cast(X[i, j])) * Y[i] / f32(4.0)",
     "extents": "n := f32.op(extent(j))\nmu := add[j](X[i, j]) / n\nmax[j](X[i, j] - mu)",
     "a fold over several axes": "m := max[c, j](X[i, c, j])\nadd[c, j](exp(X[i, c, j] - m))",
