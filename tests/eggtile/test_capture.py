@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from bench.cases import CASES, EXTRAS, Case
 from eggtile.capture import CaptureError, bind, capture
 from ir.node import IRError, postorder
 from ir.tensor import Convert, Full, Tensor
@@ -238,3 +239,13 @@ def test_constants_stay_small() -> None:
     fulls = [t for t in postorder(captured.program.results[0].value) if isinstance(t, Full)]
     assert all(isinstance(t, Tensor) for t in fulls)
     assert [x.name for x in captured.program.inputs] == ["x"]
+
+
+# ---- the suite
+
+
+@pytest.mark.parametrize("case", [*CASES, *EXTRAS], ids=lambda case: case.name)
+def test_the_suite_is_captured_whole(case: Case) -> None:
+    program, inputs = case.program(tiny=True)
+    captured = check(program, *inputs, calls=not case.graphable)
+    assert len(captured.program.notes) == int(not case.graphable)
