@@ -68,6 +68,8 @@ class _Verifier:
     def __init__(self, program: K.KernelProgram) -> None:
         self.program = program
         self.buffers = {b.name: b for b in program.buffers}
+        self.written = set[tuple[str, int]]()
+        """Registers that some statement so far sets."""
 
     def body(self, body: tuple[K.Statement, ...], scope: _Scope) -> None:
         for s in body:
@@ -83,7 +85,7 @@ class _Verifier:
                     self.fresh(name, scope)
                     scope.shared[name] = (dtype, size)
                 case K.Assign(array, index, value):
-                    self.registers(array, index, 1, value.dtype, scope)
+                    self.set(array, index, 1, value.dtype, scope)
                 case K.For():
                     self.loop(s, scope)
                 case K.If(pred, inner):
@@ -92,23 +94,23 @@ class _Verifier:
                     self.body(inner, replace(scope.inner(), uniform=uniform))
                 case K.LoadGlobal(array, index, buffer, offset, width, pred, other):
                     self.in_memory(buffer, offset, width, pred, scope)
-                    self.registers(array, index, width, self.buffers[buffer].dtype, scope)
+                    self.set(array, index, width, self.buffers[buffer].dtype, scope)
                     if other.dtype != self.buffers[buffer].dtype:
                         raise IRError(
                             f"load {buffer}: the default is {other.dtype}, not {self.buffers[buffer].dtype}"
                         )
                 case K.StoreGlobal(buffer, offset, array, index, width, pred, monoid):
                     self.in_memory(buffer, offset, width, pred, scope)
-                    self.registers(array, index, width, self.buffers[buffer].dtype, scope)
+                    self.used(array, index, width, self.buffers[buffer].dtype, scope)
                     if monoid is not None and (width != 1 or monoid not in MONOIDS or MONOIDS[monoid].pair):
                         raise IRError(f"store {buffer}: an update by {monoid} of {width} elements at once")
                 case K.LoadShared(array, index, shared, offset, width, pred):
-                    self.registers(array, index, width, self.in_shared(shared, offset, width, pred, scope), scope)
+                    self.set(array, index, width, self.in_shared(shared, offset, width, pred, scope), scope)
                 case K.StoreShared(shared, offset, array, index, width, pred):
-                    self.registers(array, index, width, self.in_shared(shared, offset, width, pred, scope), scope)
+                    self.used(array, index, width, self.in_shared(shared, offset, width, pred, scope), scope)
                 case K.Shuffle(array, index, value):
                     self.collective("shuffle", scope)
-                    self.registers(array, index, 1, value.dtype, scope)
+                    self.set(array, index, 1, value.dtype, scope)
                 case K.Barrier():
                     self.collective("barrier", scope)
 
@@ -124,7 +126,7 @@ class _Verifier:
                     if s not in scope.scalars:
                         raise IRError(f"scalar {name} of {s.dtype} is used before it is defined")
                 case T.Load(array, dtype, (index,)):
-                    self.registers(array, index, 1, dtype, scope)
+                    self.used(array, index, 1, dtype, scope)
                 case T.Const() | T.Unary() | T.Binary() | T.Select() | T.Round():
                     pass
                 case _:
@@ -154,8 +156,20 @@ class _Verifier:
         if pred is not None and pred.dtype != "bool":
             raise IRError(f"a predicate is {pred.dtype}, not bool")
 
-    def registers(self, array: str, index: Term, width: int, dtype: DType, scope: _Scope) -> None:
-        """Registers exist, have the type, and are known when the program is compiled."""
+    def set(self, array: str, index: Term, width: int, dtype: DType, scope: _Scope) -> None:
+        """A statement sets registers."""
+        low, high = self.registers(array, index, width, dtype, scope)
+        self.written.update((array, k) for k in range(low, high + width))
+
+    def used(self, array: str, index: Term, width: int, dtype: DType, scope: _Scope) -> None:
+        """A statement needs registers that are set."""
+        low, high = self.registers(array, index, width, dtype, scope)
+        for k in range(low, high + width):
+            if (array, k) not in self.written:
+                raise IRError(f"{array}[{k}] is used before it is set")
+
+    def registers(self, array: str, index: Term, width: int, dtype: DType, scope: _Scope) -> Interval:
+        """The first registers of the runs at an index: they exist, have the type, and are known to the compiler."""
         if array not in scope.arrays:
             raise IRError(f"{array} is no register array")
         own, size = scope.arrays[array]
@@ -166,6 +180,7 @@ class _Verifier:
         low, high = Ranges(scope.ranges).of(index)
         if low < 0 or high + width > size:
             raise IRError(f"{array}[{low}..{high + width}) is outside its {size} registers")
+        return low, high
 
     def in_memory(self, buffer: str, offset: Term, width: int, pred: Term | None, scope: _Scope) -> None:
         self.predicate(pred)

@@ -104,7 +104,7 @@ class _Promoter:
                 case K.Let(name, value) if self.survey.steady(value):
                     known[Var(name, value.dtype, ())] = value
                 case K.Assign(array, Const() as index, value) if self.survey.promoted(array, int(index.value)):
-                    element = T.Load(array, value.dtype, (index,))
+                    element = T.Load(array, self.survey.types[array], (index,))
                     steady = self.survey.steady(value)
                     known[element] = value if steady else self.let(f"{array}_{index.value}", value, out)
                 case K.StoreGlobal() | K.StoreShared():

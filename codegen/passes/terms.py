@@ -25,7 +25,8 @@ def with_children(t: Term, kids: Sequence[Term]) -> Term:
         case T.Select(_, _, _):
             return T.select(kids[0], kids[1], kids[2])
         case T.Round(dtype, origin, _):
-            return T.round_to(dtype, origin, kids[0])
+            new = T.round_to(dtype, origin, kids[0])
+            return new if new.dtype == dtype else T.Round(dtype, origin, kids[0])
     raise IRError(f"{type(t).__name__} does not belong into a tile or kernel program")
 
 

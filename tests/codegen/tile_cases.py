@@ -310,6 +310,32 @@ part i: grid 3/1, j: whole 512/512
   v3 = map bf16.op(v0 * rsqrt(v2) * w0 + m)
   store y[i, j] = v3
 """,
+    "prefixes of bf16": """tile c
+schedule WORK=t64 TILE=i:1,j:512/v8
+buffer x: bf16[3, 400] input
+buffer y: bf16[3, 400] output
+part i: grid 3/1, j: whole 400/512
+  v0 = load x[i, j]
+  v1 = where j < 400 of v0 else identity.add
+  v2 = scan add over j of v1
+  v3 = map bf16.op(v2)
+  store y[i, j] = v3
+""",
+    "f16 widens into f32 states": """tile c
+schedule WORK=t64 TILE=k:64
+buffer x: f16[300] input
+buffer y: f32[] output
+buffer z: f32[300] output
+part k: stream 300/64
+  stream k carrying m: max f32[k]
+    v0 = load x[k]
+    v1 = where k < 300 of v0 else identity.max
+    m2 = combine max m, v1
+    store z[k] = v0
+    yield m2
+  t = fold max over k of m
+  store y[] = t
+""",
     "scatter": """tile c
 schedule WORK=t128 TILE=k:64
 buffer x: f32[50] input

@@ -151,6 +151,7 @@ def test_a_fault_stops_the_run(body: str, message: str) -> None:
     [
         ("f32 v[2]\nf32 v[2]", "stands for two things"),
         ("f32 x[2]", "stands for two things"),
+        ("f32 v[2]\nv[0] = v[1]", "used before it is set"),
         ("f32 v[2]\nv[0] = thread", "v holds f32, not i32"),
         ("f32 v[2]\nv[thread % 2] = f32(0.0)", "depends on a value of the thread"),
         ("f32 v[2]\nfor (k = 0; 3; 1) unroll {\nv[k] = f32(0.0)\n}", "outside its 2 registers"),
