@@ -120,20 +120,24 @@ class Pricing:
 
     def _under_tiles(self, w: PartWork) -> Iterator[_Tiled]:
         traffic = self._traffic(w)
+        memory: dict[str, int] = defaultdict(int)
+        for t in traffic:
+            once = min(t.bytes, self.buffers[t.buffer].bytes)
+            visits = 1 if once < self.machine.l2_bytes / 2 else t.visits
+            memory[t.buffer] = max(memory[t.buffer], once * visits)
+        loops = max(w.sweeps.values(), default=0)
+        sets = {w.axes, *w.counts, *(m for t in traffic for m in t.missing)}
+        along = None
         for groups, share in _tiles(w):
-            repeats = _Repeats(w, groups)
+            along = along or {axes: _along(w, axes, groups) for axes in sets}
+            tiles = tuple(n for _, n in groups)
+            repeats = {axes: _repeats(spans, tiles) for axes, spans in along.items()}
             seconds = {"tensor": 0.0, "scalar": 0.0, "special": 0.0}
             for missing, counts in w.counts.items():
                 for unit, n in counts.items():
-                    seconds[unit] += repeats(missing) * n / self._rate(unit, share)
-            cache = sum(t.bytes * t.visits * max(map(repeats, t.missing)) for t in traffic)
-            memory: dict[str, int] = defaultdict(int)
-            for t in traffic:
-                once = min(t.bytes, self.buffers[t.buffer].bytes)
-                visits = 1 if once < self.machine.l2_bytes / 2 else t.visits
-                memory[t.buffer] = max(memory[t.buffer], once * visits)
-            loops = max(w.sweeps.values(), default=0)
-            yield _Tiled(seconds, memory, cache, repeats(w.axes), tuple(n for _, n in groups), loops, w.states)
+                    seconds[unit] += repeats[missing] * n / self._rate(unit, share)
+            cache = sum(t.bytes * t.visits * max(repeats[m] for m in t.missing) for t in traffic)
+            yield _Tiled(seconds, memory, cache, repeats[w.axes], tiles, loops, w.states)
 
     def _rate(self, unit: str, share: float) -> float:
         """Instructions a second of a unit (operations for the tensor cores)."""
@@ -246,20 +250,19 @@ def _tiles(w: PartWork) -> Iterator[tuple[Groups, float]]:
         yield ((w.axes, POINTS),), 1.0
 
 
-class _Repeats:
+Spans = tuple[tuple[int, int, int], ...]
+
+
+def _along(w: PartWork, axes: Axes, groups: Groups) -> Spans:
+    """Per group of axes that `axes` meets: its number, positions along `axes`, and along the rest of the group."""
+    return tuple(
+        (k, w.points(group & axes), w.points(group - axes)) for k, (group, _) in enumerate(groups) if group & axes
+    )
+
+
+def _repeats(spans: Spans, tiles: tuple[int, ...]) -> int:
     """How many tiles lie along a set of axes, so how often work that lacks these axes is repeated."""
-
-    def __init__(self, w: PartWork, groups: Groups) -> None:
-        self.w, self.groups, self.memo = w, groups, dict[Axes, int]()
-
-    def __call__(self, axes: Axes) -> int:
-        if axes not in self.memo:
-            self.memo[axes] = math.prod(self._along(group & axes, group, tile) for group, tile in self.groups)
-        return self.memo[axes]
-
-    def _along(self, axes: Axes, group: Axes, tile: int) -> int:
-        if not axes:
-            return 1
-        if axes != group:
-            tile = max(1, tile // self.w.points(group - axes))
-        return math.ceil(self.w.points(axes) / tile)
+    out = 1
+    for k, points, rest in spans:
+        out *= -(-points // max(1, tiles[k] // rest))
+    return out

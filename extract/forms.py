@@ -19,6 +19,7 @@ from extract.fragments import Breadth, Fragments
 from extract.items import Scope
 from extract.key import Canonical
 from extract.regions import Copy, cuts, spelled
+from extract.rounding import without_rounds
 from extract.source import Source
 from ir.loop import Form, KernelForm, LoopProgram
 from ir.machine import Machine
@@ -89,12 +90,19 @@ class Region:
 
 
 def forms(
-    graph: EGraph, machine: Machine, k: int = 1, price: Price | None = None, budget_s: float = 10.0
+    graph: EGraph,
+    machine: Machine,
+    k: int = 1,
+    price: Price | None = None,
+    budget_s: float = 10.0,
+    drop_rounds: bool = False,
 ) -> list[Form]:
     """Up to `k` forms with distinct signatures, the cheapest first.
 
-    `price` gives the measured time of a kernel in us where one is known. `details` of a form hold its `signature`,
-    the `gap` to the best that was not closed in `budget_s`, its `sweeps`, and the `Cost` of each kernel.
+    `price` gives the measured time of a kernel in us where one is known. With `drop_rounds` (never under strict
+    numerics) values that stay inside a kernel keep the precision of their arithmetic where eager operators round
+    them. `details` of a form hold its `signature`, the `gap` to the best that was not closed in `budget_s`, its
+    `sweeps`, and the `Cost` of each kernel by name in `kernels`.
     """
     deadline = time.perf_counter() + budget_s
     source = Source(graph)
@@ -117,6 +125,8 @@ def forms(
             kernels += own if spelling is first else Copy(source, first, spelling).kernels(own)
         chosen = [solved[key][1][n] for key, n in picks.items()]
         form = Assembly(source, source.substitute.extents, kernels).form("")
+        if drop_rounds:
+            form = replace(form, kernels=tuple(map(without_rounds, form.kernels)))
         signature = tuple(c.signature for c in chosen)
         ranked.append(_costed(form, machine, price, signature, max(c.gap for c in chosen)))
     ranked.sort(key=lambda f: f.cost_us)

@@ -77,14 +77,17 @@ def _borders(source: Source, main: Term) -> list[Term]:
             folded.add(t)
     borders: list[Term] = []
     best: tuple[tuple[bool, int], int] | None = None
-    at = 0
+    start = at = 0
     while at < len(order) - 1:
         t = order[at]
+        if len(readers[t]) < 2 and at - start <= 2 * MOST:
+            at += 1
+            continue
         own = _below([t], borders, LARGEST) if _storable(t) else []
         fits = LEAST <= len(own) <= LARGEST and _alone(t, own, borders, readers, folded, stored_bytes)
         rank = len(readers[t]) < 2, stored_bytes(t)
         if fits and best is not None and len(own) > (2 * MOST if best[0][0] else MOST):
-            at = best[1]  # what lies between is looked at again from the new border
+            start = at = best[1]  # what lies between is looked at again from the new border
             borders.append(order[at])
             best = None
         elif fits and (best is None or rank < best[0]):
