@@ -87,7 +87,8 @@ class Measurement:
     def row(self) -> dict[str, object]:
         """Its columns by name."""
         own: dict[str, Any] = asdict(self)
-        return {k: v for k, v in own.items() if k != "where"} | own["where"]
+        place: dict[str, object] = own.pop("where")
+        return own | place
 
 
 _PLACE = tuple(f.name for f in fields(Where))

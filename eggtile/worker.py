@@ -1,0 +1,291 @@
+"""The process that runs candidates: it gates and times kernels for a tuner, and alone dies where one hangs or crashes.
+
+The tuner holds a `Worker` and asks it; the process answers one message at a time through a pipe. Whatever a device
+raises ends the process, since a fault poisons its context; the next question starts another.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from codegen import gpu
+from codegen.compile import Binary
+from codegen.gpu import Time
+from eggtile.gate import GateError, Run, Trial, Verdict, gate, launched, storage
+from ir.dtype import Array
+from ir.kernel import KernelProgram
+from ir.loop import Buffer
+from ir.node import IRError
+
+START_S = 120.0
+GRACE_S = 5.0  # after which a process whose tuner is gone ends by itself
+HOT_ROUNDS = 3
+HOPELESS = 3.0  # times the fastest hot time: such a candidate is not timed cold
+HUNG = 77
+COMMAND = (sys.executable, "-c", f"from {__name__} import GpuDevice, main; main(GpuDevice())")
+
+
+@dataclass(frozen=True)
+class Code:
+    """A candidate ready to run: its header (`kernel` holds no terms), its text, and what the compiler made of it."""
+
+    kernel: KernelProgram
+    text: str
+    binary: Binary | None
+    line: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """The kernel whose candidates follow; `fallback` is the candidate that sampled trials compare with."""
+
+    buffers: tuple[Buffer, ...]
+    fresh: frozenset[str]
+    largest: int
+    trials: tuple[Trial, ...]
+    fallback: Code | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Gate a candidate; the answer is a `Verdict`."""
+
+    code: Code
+
+
+@dataclass(frozen=True)
+class Race:
+    """Time candidates side by side; the answer is a `Lap` for each."""
+
+    codes: tuple[Code, ...]
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Lap:
+    """A candidate's time: cold, or hot only where that shows that it cannot win."""
+
+    time: Time
+    cold: bool
+
+
+class Device(Protocol):
+    """What runs kernels; `load` gives what `run` and `race` take."""
+
+    def load(self, code: Code) -> Any: ...
+
+    def run(self, loaded: Any, images: list[Array], starts: list[int]) -> None:
+        """Launch on byte images of the buffers, which change in place; each buffer begins at its start."""
+
+    def race(self, loaded: Sequence[Any], stored: Sequence[Array], cold: Sequence[bool], rounds: int) -> list[Lap]:
+        """Time candidates side by side on equal memory; inputs that are `cold` come from DRAM."""
+
+
+class GpuDevice:
+    """The current CUDA device."""
+
+    def load(self, code: Code) -> gpu.Kernel:
+        if code.binary is None:
+            raise IRError(f"{code.line} is not compiled")
+        return gpu.Kernel(code.kernel, code.binary)
+
+    def run(self, loaded: gpu.Kernel, images: list[Array], starts: list[int]) -> None:
+        held = [gpu.upload(i) for i in images]
+        loaded.bind([m.data_ptr() + s for m, s in zip(held, starts, strict=True)]).run()
+        for memory, i in zip(held, images, strict=True):
+            gpu.download(memory, i)
+
+    def race(
+        self, loaded: Sequence[gpu.Kernel], stored: Sequence[Array], cold: Sequence[bool], rounds: int
+    ) -> list[Lap]:
+        held = [gpu.upload(s) for s in stored]
+        launches = [k.bind(held) for k in loaded]
+        hot = gpu.times([[[launch]] for launch in launches], HOT_ROUNDS)
+        limit = HOPELESS * min(t.median_us for t in hot)
+        left = [k for k, t in enumerate(hot) if t.median_us <= limit]
+        inputs = {m.data_ptr(): m.size for m, c in zip(held, cold, strict=True) if c and m.size}
+        passes = gpu.rotated([launches[k] for k in left], inputs) if inputs else [[launches[k] for k in left]]
+        times = gpu.times([[[p[n]] for p in passes] for n in range(len(left))], rounds)
+        laps = [Lap(t, False) for t in hot]
+        for k, t in zip(left, times, strict=True):
+            laps[k] = Lap(t, True)
+        return laps
+
+
+# ---- the process
+
+
+@dataclass
+class _Open:
+    """The job at hand: memory of each trial, and what the fall-back leaves in the first."""
+
+    job: Job
+    given: list[tuple[Trial, list[Array]]]
+    reference: list[Array] | None
+
+
+def _runner(device: Device, code: Code) -> Run:
+    loaded = device.load(code)
+    return lambda images, starts: device.run(loaded, images, starts)
+
+
+def _opened(device: Device, job: Job) -> _Open:
+    given = [(t, storage(t.case, job.buffers, set(job.fresh), job.largest)) for t in job.trials]
+    if job.fallback is None:
+        return _Open(job, given, None)
+    run = _runner(device, job.fallback)
+    verdict = gate(run, job.buffers, given)
+    if verdict.status != "ok":
+        raise GateError(f"the fall-back is {verdict.status}: {verdict.reason}")
+    return _Open(job, given, launched(run, job.buffers, given[0][1]))
+
+
+def _answer(device: Device, at: _Open, message: Check | Race) -> Verdict | list[Lap]:
+    if isinstance(message, Check):
+        return gate(_runner(device, message.code), at.job.buffers, at.given, at.reference)
+    cold = [b.role == "input" for b in at.job.buffers]
+    return device.race([device.load(c) for c in message.codes], at.given[0][1], cold, message.rounds)
+
+
+def serve(connection: Connection, device: Device) -> None:
+    """Answer until the tuner is gone; a question that outlasts its limit by far ends the process."""
+    connection.send("ready")
+    at: _Open | None = None
+    while True:
+        try:
+            message, limit_s = connection.recv()
+        except EOFError:
+            return
+        watch = threading.Timer(limit_s + GRACE_S, os._exit, (HUNG,))
+        watch.daemon = True
+        watch.start()
+        answer: object
+        if isinstance(message, Job):
+            try:
+                at, answer = _opened(device, message), ""
+            except GateError as e:
+                answer = str(e)
+        else:
+            assert at is not None
+            answer = _answer(device, at, message)
+        connection.send(answer)
+        watch.cancel()
+
+
+def main(device: Device) -> None:
+    """Serve on the pipe whose number is the first argument; whatever is raised becomes the last line of stderr."""
+    try:
+        serve(Connection(int(sys.argv[1])), device)
+    except Exception as e:  # the context may be poisoned: end at once, without its destructors
+        print(f"{type(e).__name__}: {e}".replace("\n", " "), file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+# ---- the tuner's side
+
+
+class Died(Exception):
+    """The process is gone: `status` is hung or crashed."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(f"{status}: {reason}")
+        self.status, self.reason = status, reason
+
+
+class Worker:
+    """A worker process, started when it is first asked and again after it died."""
+
+    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+        self.command = tuple(command)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.job: Job | None = None
+        self.starts = 0
+
+    def open(self, job: Job, limit_s: float) -> str:
+        """Take up a kernel; gives what is wrong with its fall-back."""
+        self.job = None
+        self._started(limit_s)
+        said = str(self._ask(job, limit_s))
+        self.job = job
+        return said
+
+    def check(self, code: Code, limit_s: float) -> Verdict:
+        """Gate a candidate of the open job; raises `Died`."""
+        self._started(limit_s)
+        answer = self._ask(Check(code), limit_s)
+        assert isinstance(answer, Verdict)
+        return answer
+
+    def race(self, codes: Sequence[Code], rounds: int, limit_s: float) -> list[Lap]:
+        """Time candidates of the open job side by side; raises `Died`."""
+        self._started(limit_s)
+        answer = self._ask(Race(tuple(codes), rounds), limit_s)
+        assert isinstance(answer, list)
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.connection.close()
+            self.errors.close()
+            self.process = None
+
+    def _started(self, limit_s: float) -> None:
+        if self.process is not None:
+            return
+        self.connection, theirs = Pipe()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
+        self.process = subprocess.Popen(
+            [*self.command, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=self.errors,
+            stderr=self.errors,
+        )
+        theirs.close()
+        self.starts += 1
+        try:
+            self._answer(START_S)
+            if self.job is not None:
+                self._ask(self.job, limit_s)
+        except Died as e:
+            raise IRError(f"the worker does not start: {e.reason}") from None
+
+    def _ask(self, message: object, limit_s: float) -> object:
+        try:
+            self.connection.send((message, limit_s))
+        except BrokenPipeError:
+            raise self._dead() from None
+        return self._answer(limit_s)
+
+    def _answer(self, limit_s: float) -> object:
+        if not self.connection.poll(limit_s):
+            self.close()
+            raise Died("hung", f"no answer within {limit_s:g} s")
+        try:
+            answer: object = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise self._dead() from None
+        return answer
+
+    def _dead(self) -> Died:
+        assert self.process is not None
+        code = self.process.wait()
+        self.errors.seek(0)
+        lines = self.errors.read().decode(errors="replace").strip().splitlines()
+        self.close()
+        if code < 0:
+            return Died("crashed", f"killed by {signal.Signals(-code).name}")
+        return Died("hung" if code == HUNG else "crashed", lines[-1] if lines else f"exit code {code}")
