@@ -187,11 +187,17 @@ s = exp(x[i, c] - m) / add[c](exp(x[i, c] - m))"""
     best(program({"i": 6, "c": 6, "j": 6}, X, [("o", ("i", "c"), "add[j](at(s, c=j) * at(s, i=j))")], lets))
 
 
-def layers(n: int) -> LoopProgram:
-    """Blocks of a normalised row, four products around a normalised exponential, and a gated pair of products."""
+def layers(n: int, table: bool = False) -> LoopProgram:
+    """Blocks of a normalised row, four products around a normalised exponential, and a gated pair of products.
+
+    With `table` every block multiplies its keys by one shared table of cosines.
+    """
     axes = {"i": 6, "j": 6, "c": 8, "h": 2, "d": 4}
     inputs: dict[str, tuple[str, tuple[str | int, ...]]] = {"x": ("bf16", ("i", "c"))}
     lets, x = [], "x[i, c]"
+    if table:
+        inputs["angle"] = ("f32", ("i", "d"))
+        lets.append("turn = bf16.op(cos(angle[i, d]))")
     for n_ in range(n):
         f = f"f{n_}"
         axes[f] = 12
@@ -201,7 +207,8 @@ def layers(n: int) -> LoopProgram:
         inputs[f"g{n_}"] = ("bf16", ("c",))
         lets.append(f"n{n_} = bf16.op({x} * rsqrt(add[c]({x} * {x}) / f32(8.0) + f32(1e-05)) * g{n_}[c])")
         for name in "qkv":
-            lets.append(f"{name}{n_} = bf16.op(add[c](n{n_} * w{name}{n_}[c, h, d]))")
+            turned = " * turn" if table and name == "k" else ""
+            lets.append(f"{name}{n_} = bf16.op(add[c](n{n_} * w{name}{n_}[c, h, d]){turned})")
         lets.append(f"s{n_} = add[d](q{n_} * at(k{n_}, i=j)) * f32(0.5) if j <= i else f32(-inf)")
         lets.append(f"e{n_} = exp(s{n_} - max[j](s{n_}))")
         lets.append(f"a{n_} = bf16.op(add[j](bf16.op(e{n_} / add[j](e{n_})) * at(v{n_}, i=j)))")
