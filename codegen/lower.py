@@ -16,6 +16,7 @@ from codegen.passes.state import Pass, State
 from codegen.passes.statements import lower_statements
 from codegen.passes.unroll import unroll
 from ir.kernel import KernelProgram
+from ir.kernel_verify import verify_kernel
 from ir.machine import Machine
 from ir.tile import TileProgram
 
@@ -45,7 +46,10 @@ CONSUMES: dict[str, tuple[str, ...]] = {
 
 
 def lower_tile(program: TileProgram, machine: Machine, observe: Observer | None = None) -> KernelProgram:
-    """The kernel program of a scheduled tile program; `observe` sees every pass as text."""
+    """The kernel program of a scheduled tile program, verified for the machine; `observe` sees every pass as text.
+
+    Raises `IRError` where the schedule asks for what a block does not have.
+    """
     state = State(program, machine, thread_count(program.schedule))
     for step in PASSES:
         new = step.run(state)
@@ -53,4 +57,5 @@ def lower_tile(program: TileProgram, machine: Machine, observe: Observer | None 
             observe(step.name, str(state), str(new))
         state = new
     assert state.kernel is not None
+    verify_kernel(state.kernel, machine)
     return state.kernel
