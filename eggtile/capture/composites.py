@@ -24,14 +24,13 @@ from eggtile.capture.build import (
     reshape,
     restored,
     select,
-    source,
     view,
 )
 from eggtile.capture.operators_contract import contract
 from eggtile.capture.operators_reduce import centred_squares
 from eggtile.capture.table import Site, lowers
 from eggtile.capture.types import TORCH_DTYPES, Unsupported
-from ir.dtype import compute_type, is_float
+from ir.dtype import compute_type
 from ir.tensor import Tensor
 from ir.term import number
 
@@ -141,10 +140,10 @@ def group_norm(
         raise Unsupported("the number of channels is symbolic")
     grouped = reshape(x, (x.shape[0], num_groups, channels // num_groups, *x.shape[2:]))
     out, _, _ = _standardised(grouped, tuple(range(2, len(grouped.shape))), eps)
-    return op(site.dtype, _affine(reshape(out, x.shape), _channel(weight, x), _channel(bias, x)))
+    return op(site.dtype, _affine(reshape(out, x.shape), channel(weight, x), channel(bias, x)))
 
 
-def _channel(w: Tensor | None, x: Tensor) -> Tensor | None:
+def channel(w: Tensor | None, x: Tensor) -> Tensor | None:
     """A vector over dimension 1 of x, in a shape that broadcasts against x."""
     return None if w is None else reshape(w, (*w.shape, *(1,) * (len(x.shape) - 2)))
 
@@ -168,12 +167,12 @@ def batch_norm(
         first = 2 if site.target.startswith("instance") else 0
         out, _, _ = _standardised(x, [d for d in range(first, len(x.shape)) if d != 1], eps)
     else:
-        average, variance = _channel(running_mean, x), _channel(running_var, x)
+        average, variance = channel(running_mean, x), channel(running_var, x)
         if average is None or variance is None:
             raise Unsupported("it has no statistics")
         scale = mapped("rsqrt", mapped("add", variance, eps))
         out = mapped("mul", mapped("sub", x, average), scale)
-    return op(site.dtype, _affine(out, _channel(weight, x), _channel(bias, x)))
+    return op(site.dtype, _affine(out, channel(weight, x), channel(bias, x)))
 
 
 @lowers("_native_batch_norm_legit_no_training")
@@ -260,105 +259,3 @@ def _repeated_heads(x: Tensor, q: Tensor) -> Tensor:
     index = list(coordinates(shape))
     index[-3] = divided(index[-3], number(want // have))
     return view(x, shape, tuple(index))
-
-
-# ---- losses
-
-_MEAN, _SUM = 1, 2
-
-
-def _reduced(site: Site, loss: Tensor, reduction: int) -> Tensor:
-    if reduction == _MEAN:
-        return op(site.dtype, mean(tuple(range(len(loss.shape))), loss))
-    if reduction == _SUM:
-        return op(site.dtype, reduce("add", tuple(range(len(loss.shape))), loss))
-    return op(site.dtype, loss)
-
-
-@lowers("cross_entropy_loss")
-def cross_entropy(
-    site: Site,
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    reduction: int = _MEAN,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    d = 0 if len(x.shape) == 1 else 1
-    inside = Site("log_softmax", site.outs)
-    logs = op(x.dtype, log_softmax(inside, x, d))
-    if is_float(target.dtype):
-        return _soft_target_loss(site, logs, target, weight, reduction, label_smoothing, d)
-    smooth = label_smoothing
-    return _class_loss(site, logs, target, weight, reduction, ignore_index, smooth, d)
-
-
-def _soft_target_loss(
-    site: Site, logs: Tensor, target: Tensor, weight: Tensor | None, reduction: int, smoothing: float, d: int
-) -> Tensor:
-    classes = logs.shape[d]
-    if smoothing:
-        share = mapped("mul", reciprocal_extent([classes], compute_type(target.dtype)), smoothing)
-        target = mapped("add", mapped("mul", target, 1 - smoothing), share)
-    terms = mapped("mul", logs, target)
-    if weight is not None:
-        terms = mapped("mul", terms, _class_weight(weight, logs, d))
-    loss = mapped("neg", reduce("add", (d,), terms))
-    if reduction == _MEAN:
-        rows = [e for k, e in enumerate(logs.shape) if k != d]
-        total = reduce("add", tuple(range(len(loss.shape))), loss)
-        return op(site.dtype, mapped("mul", total, reciprocal_extent(rows, loss.dtype)))
-    return _reduced(site, loss, reduction)
-
-
-def _class_loss(
-    site: Site,
-    logs: Tensor,
-    target: Tensor,
-    weight: Tensor | None,
-    reduction: int,
-    ignore_index: int,
-    smoothing: float,
-    d: int,
-) -> Tensor:
-    wide = compute_type(logs.dtype)
-    known = mapped("ne", target, ignore_index)
-    weights = _at_class(weight, target, 0) if weight is not None else full(1, wide, target.shape)
-    weights = select(known, weights, 0, wide)
-    loss = mapped("neg", _at_class(logs, target, d))
-    loss = select(known, mapped("mul", loss, weights) if weight is not None else loss, 0, wide)
-    if smoothing:
-        per_class = logs if weight is None else mapped("mul", logs, _class_weight(weight, logs, d))
-        even = mapped("neg", reduce("add", (d,), per_class))
-        even = mapped("mul", even, mapped("mul", reciprocal_extent([logs.shape[d]], wide), smoothing))
-        loss = select(known, mapped("add", mapped("mul", loss, 1 - smoothing), even), 0, wide)
-    if reduction != _MEAN:
-        return _reduced(site, loss, reduction)
-    every = tuple(range(len(loss.shape)))
-    return op(site.dtype, mapped("div", reduce("add", every, loss), reduce("add", every, weights)))
-
-
-def _class_weight(weight: Tensor, logs: Tensor, d: int) -> Tensor:
-    """The weight of each class, in a shape that broadcasts against logs."""
-    return reshape(weight, (*weight.shape, *(1,) * (len(logs.shape) - 1 - d)))
-
-
-def _at_class(x: Tensor, target: Tensor, d: int) -> Tensor:
-    """x at the class of each target; x has the classes in dimension d and otherwise the target's shape."""
-    at = source(0, "i64", len(target.shape))
-    rest = list(coordinates(target.shape)) if len(x.shape) > 1 else []
-    index = (*rest[:d], at, *rest[d:])
-    return view(x, target.shape, index, sources=(op("i64", target),))
-
-
-@lowers("nll_loss", "nll_loss_nd", "nll_loss2d")
-def nll_loss(
-    site: Site,
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    reduction: int = _MEAN,
-    ignore_index: int = -100,
-) -> Tensor:
-    return _class_loss(site, x, target, weight, reduction, ignore_index, 0.0, 0 if len(x.shape) == 1 else 1)

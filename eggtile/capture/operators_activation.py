@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from eggtile.capture.build import mapped, op, select
-from eggtile.capture.operators_pointwise import clamp
+from eggtile.capture.operators_select import clamp
 from eggtile.capture.table import Site, lowers
 from eggtile.capture.types import Scalar
 from ir.dtype import compute_type

@@ -1,14 +1,12 @@
-"""Elementwise operators: arithmetic, comparisons, logic, bits, selection and conversions."""
+"""Elementwise operators: arithmetic, comparisons, logic and bits."""
 
 from __future__ import annotations
 
 import math
 
-import torch
-
-from eggtile.capture.build import broadcast, cast, full, lifted, mapped, op, select
-from eggtile.capture.table import Ignored, Site, lowers
-from eggtile.capture.types import Operand, Scalar, Unsupported, dtype_name, promoted
+from eggtile.capture.build import broadcast, full, lifted, mapped, op, select
+from eggtile.capture.table import Site, lowers
+from eggtile.capture.types import Operand, Scalar, Unsupported, promoted
 from ir.dtype import compute_type, is_float
 from ir.tensor import Map, Tensor
 
@@ -25,79 +23,26 @@ def elementwise(site: Site, name: str, *operands: Operand, wide: bool = True) ->
     return op(site.dtype, mapped(name, *(lifted(x, dtype, site.shape, wide) for x in operands)))
 
 
-_UNARY = {
-    "abs": "abs",
-    "exp": "exp",
-    "exp2": "exp2",
-    "special_exp2": "exp2",
-    "expm1": "expm1",
-    "log": "log",
-    "log2": "log2",
-    "log1p": "log1p",
-    "sqrt": "sqrt",
-    "rsqrt": "rsqrt",
-    "reciprocal": "recip",
-    "sin": "sin",
-    "cos": "cos",
-    "tan": "tan",
-    "asin": "asin",
-    "acos": "acos",
-    "atan": "atan",
-    "sinh": "sinh",
-    "cosh": "cosh",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-    "special_expit": "sigmoid",
-    "erf": "erf",
-    "special_erf": "erf",
-    "neg": "neg",
-    "isnan": "isnan",
-}
-_ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc", "round": "rint"}
-_BINARY = {
-    "atan2": ("atan2", False),
-    "maximum": ("max", False),
-    "minimum": ("min", False),
-    "eq": ("eq", True),
-    "ne": ("ne", True),
-    "lt": ("lt", False),
-    "le": ("le", False),
-    "gt": ("gt", False),
-    "ge": ("ge", False),
-    "bitwise_and": ("and", False),
-    "bitwise_or": ("or", False),
-    "bitwise_xor": ("xor", False),
-    "__and__": ("and", False),
-    "__or__": ("or", False),
-    "__xor__": ("xor", False),
-    "bitwise_left_shift": ("shl", False),
-    "bitwise_right_shift": ("shr", False),
-    "__lshift__": ("shl", False),
-    "__rshift__": ("shr", False),
-    "remainder": ("mod", False),
-    "fmod": ("fmod", False),
-}
-_ALIASES = {
-    "true_divide": "div",
-    "multiply": "mul",
-    "subtract": "sub",
-    "greater": "gt",
-    "greater_equal": "ge",
-    "less": "lt",
-    "less_equal": "le",
-    "not_equal": "ne",
-    "absolute": "abs",
-    "negative": "neg",
-    "arctan2": "atan2",
-    "arctan": "atan",
-    "arcsin": "asin",
-    "arccos": "acos",
-}
+def _rows(text: str) -> dict[str, str]:
+    """Overload packets and the rows of the operator table that they are: `name` or `name:row`."""
+    return {name: row or name for name, _, row in (word.partition(":") for word in text.split())}
 
 
-def _both(name: str) -> tuple[str, ...]:
-    names = [name, *(alias for alias, of in _ALIASES.items() if of == name)]
-    return tuple(f"{n}.{kind}" for n in names for kind in ("Tensor", "Scalar", "default"))
+_UNARY = _rows(
+    "abs exp exp2 special_exp2:exp2 expm1 log log2 log1p sqrt rsqrt reciprocal:recip sin cos tan asin acos atan sinh "
+    "cosh tanh sigmoid special_expit:sigmoid erf special_erf:erf neg isnan"
+)
+_ROUNDING = _rows("floor ceil trunc fix:trunc round:rint")
+_BINARY = _rows(
+    "atan2 maximum:max minimum:min eq ne lt le gt ge bitwise_and:and bitwise_or:or bitwise_xor:xor remainder:mod fmod "
+    "__and__:and __or__:or __xor__:xor bitwise_left_shift:shl bitwise_right_shift:shr __lshift__:shl __rshift__:shr"
+)
+_WIDE_NUMBERS = ("eq", "ne")
+"""Rows of which the CUDA kernels take a Python number in the compute type; the others round it first."""
+
+
+def _overloads(name: str) -> tuple[str, ...]:
+    return tuple(f"{name}.{kind}" for kind in ("Tensor", "Scalar", "default", "Scalar_Tensor", "Tensor_Scalar"))
 
 
 def _register_tables() -> None:
@@ -106,19 +51,19 @@ def _register_tables() -> None:
         def unary(site: Site, x: Tensor, row: str = row) -> Tensor:
             return elementwise(site, row, x)
 
-        lowers(name, *(alias for alias, of in _ALIASES.items() if of == name))(unary)
+        lowers(name)(unary)
     for name, row in _ROUNDING.items():
 
         def rounding(site: Site, x: Tensor, row: str = row) -> Tensor:
             return elementwise(site, row, x) if is_float(x.dtype) else x
 
         lowers(name)(rounding)
-    for name, (row, wide) in _BINARY.items():
+    for name, row in _BINARY.items():
 
-        def binary(site: Site, x: Operand, y: Operand, row: str = row, wide: bool = wide) -> Tensor:
-            return elementwise(site, row, x, y, wide=wide)
+        def binary(site: Site, x: Operand, y: Operand, row: str = row) -> Tensor:
+            return elementwise(site, row, x, y, wide=row in _WIDE_NUMBERS)
 
-        lowers(*_both(name), f"{name}.Scalar_Tensor", f"{name}.Tensor_Scalar")(binary)
+        lowers(*_overloads(name))(binary)
 
 
 _register_tables()
@@ -135,7 +80,7 @@ def _scaled(y: Operand, alpha: Scalar, dtype: str) -> Operand:
     return mapped("mul", op(dtype, y), alpha)
 
 
-@lowers(*_both("add"))
+@lowers(*_overloads("add"))
 def add(site: Site, x: Operand, y: Operand, alpha: Scalar = 1) -> Tensor:
     dtype = common(site, x, y)
     if dtype == "bool":
@@ -144,7 +89,7 @@ def add(site: Site, x: Operand, y: Operand, alpha: Scalar = 1) -> Tensor:
     return op(site.dtype, mapped("add", *terms))
 
 
-@lowers(*_both("sub"))
+@lowers(*_overloads("sub"))
 def sub(site: Site, x: Operand, y: Operand, alpha: Scalar = 1) -> Tensor:
     dtype = common(site, x, y)
     terms = (_widened(x, dtype, site), _widened(_scaled(y, alpha, dtype), dtype, site))
@@ -166,12 +111,12 @@ def rsub(site: Site, x: Tensor, y: Operand, alpha: Scalar = 1) -> Tensor:
     )
 
 
-@lowers(*_both("mul"))
+@lowers(*_overloads("mul"))
 def mul(site: Site, x: Operand, y: Operand) -> Tensor:
     return elementwise(site, "and" if site.dtype == "bool" else "mul", x, y)
 
 
-@lowers(*_both("div"))
+@lowers(*_overloads("div"))
 def div(site: Site, x: Operand, y: Operand) -> Tensor:
     if isinstance(y, Tensor) or y == 0:
         return elementwise(site, "div", x, y)
@@ -305,87 +250,3 @@ def logical_not(site: Site, x: Tensor) -> Tensor:
 @lowers("bitwise_not")
 def bitwise_not(site: Site, x: Tensor) -> Tensor:
     return Map("not" if x.dtype == "bool" else "invert", (x,))
-
-
-# ---- selection
-
-
-@lowers("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
-def where(site: Site, p: Tensor, x: Operand, y: Operand) -> Tensor:
-    return broadcast(select(truth(p, p.shape), x, y, site.dtype), site.shape)
-
-
-@lowers("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(site: Site, x: Tensor, mask: Tensor, value: Operand) -> Tensor:
-    return select(mask, value, broadcast(x, site.shape), site.dtype)
-
-
-@lowers("clamp", "clip")
-def clamp(site: Site, x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
-    out = lifted(x, site.dtype, site.shape)
-    if min is not None:
-        out = mapped("max", out, lifted(min, site.dtype, site.shape, wide=False))
-    if max is not None:
-        out = mapped("min", out, lifted(max, site.dtype, site.shape, wide=False))
-    return out
-
-
-@lowers("clamp.Tensor", "clip.Tensor")
-def clamp_tensor(site: Site, x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
-    return clamp(site, x, min, max)
-
-
-@lowers("clamp_min", "clamp_min.Tensor")
-def clamp_min(site: Site, x: Tensor, min: Operand) -> Tensor:
-    return clamp(site, x, min)
-
-
-@lowers("clamp_max", "clamp_max.Tensor")
-def clamp_max(site: Site, x: Tensor, max: Operand) -> Tensor:
-    return clamp(site, x, None, max)
-
-
-# ---- conversions and copies
-
-
-@lowers("to.dtype", "to.dtype_layout", "to.device", "to.other", "to.prim_Device", "_to_copy", "type_as")
-def to(site: Site, x: Tensor, *args: Ignored, **kwargs: Ignored) -> Tensor:
-    return cast(site.dtype, x)
-
-
-@lowers("view.dtype")
-def view_dtype(site: Site, x: Tensor, dtype: torch.dtype) -> Tensor:
-    if dtype_name(dtype) != x.dtype:
-        raise Unsupported("the bits are read as another dtype")
-    return x
-
-
-@lowers(
-    "clone", "contiguous", "detach", "alias", "lift", "lift_fresh", "lift_fresh_copy", "detach_copy", "alias_copy"
-)
-def same(site: Site, x: Tensor, **kwargs: Ignored) -> Tensor:
-    return x
-
-
-@lowers("dropout", "feature_dropout", "alpha_dropout", "native_dropout")
-def dropout(site: Site, x: Tensor, p: float, train: bool | None) -> Tensor:
-    if p and train is not False:
-        raise Unsupported("it draws random numbers")
-    if len(site.outs) > 1:
-        raise Unsupported("it returns its mask")
-    return x
-
-
-@lowers("copy")
-def copy(site: Site, x: Tensor, y: Tensor, non_blocking: bool = False) -> Tensor:
-    return broadcast(cast(site.dtype, y), site.shape)
-
-
-@lowers("fill.Scalar", "fill.Tensor")
-def fill(site: Site, x: Tensor, value: Operand) -> Tensor:
-    return lifted(value, site.dtype, site.shape, wide=False)
-
-
-@lowers("zero")
-def zero(site: Site, x: Tensor) -> Tensor:
-    return full(0, site.dtype, site.shape)

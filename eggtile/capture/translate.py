@@ -15,8 +15,11 @@ from eggtile.capture import (
     operators_contract,
     operators_create,
     operators_index,
+    operators_join,
+    operators_loss,
     operators_pointwise,
     operators_reduce,
+    operators_select,
     operators_shape,
 )
 from eggtile.capture.build import extent_value
@@ -33,8 +36,11 @@ RULES = (
     operators_contract,
     operators_create,
     operators_index,
+    operators_join,
+    operators_loss,
     operators_pointwise,
     operators_reduce,
+    operators_select,
     operators_shape,
 )
 """The modules whose rules fill the table."""
