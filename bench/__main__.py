@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import shutil
 from pathlib import Path
@@ -128,8 +129,10 @@ def one_command(
     process: int = 0,
     commit: str = "unknown",
     lock: Path | None = None,
+    report_after: Annotated[float, typer.Option(help="Say on stderr where it stands after these seconds.")] = 100.0,
 ) -> None:
     """One case of `measure`, in this process; prints its row as JSON."""
+    faulthandler.dump_traceback_later(report_after)
     typer.echo(json.dumps(measure_here(case(name), against.split(","), tiny, lock, commit, process)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,10 @@ from rich.progress import Progress
 from bench.cases import Case
 from eggtile.provenance import ROOT
 from eggtile.tables import progress
+
+
+ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+"""Many processes at a time: none of them starts a pool of compiler processes of its own."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +71,15 @@ def run_worker(case: Case, process: int, flight: Flight, seconds: float, lock: P
     command = [sys.executable, "-m", "bench", "one", case.name, "--against", ",".join(flight.names)]
     command += ["--process", str(process), "--commit", flight.commit, "--lock", str(lock)]
     command += ["--tiny"] if flight.tiny else []
+    command += ["--report-after", str(0.9 * seconds)]
     failed: dict[str, object] = {"case": case.name, "process": process, "commit": flight.commit}
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return {**failed, "error": f"stopped after {seconds:.0f} s"}
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, env=os.environ | ALONE
+        )
+    except subprocess.TimeoutExpired as stopped:
+        said = stopped.stderr.decode(errors="replace") if isinstance(stopped.stderr, bytes) else ""
+        return {**failed, "error": f"stopped after {seconds:.0f} s: {said.strip()[-600:]}"}
     if done.returncode:
         return {**failed, "error": f"exit {done.returncode}: {done.stderr.strip()[-600:]}"}
     row: dict[str, object] = json.loads(done.stdout.splitlines()[-1])

@@ -46,7 +46,7 @@ def judge(
         return Verdict(on, math.inf, math.inf, False, f"{len(got)} outputs where eager gives {len(eager)}", notes)
     worst, worst_eager, reason = 0.0, 0.0, ""
     for k, (y, e, y64) in enumerate(zip(got, eager, exact, strict=True)):
-        y, e, y64 = y.cpu(), e.cpu(), y64.cpu()
+        e, y64 = e.to(y.device), y64.to(y.device)
         if y.dtype != e.dtype or y.shape != e.shape or y.stride() != e.stride():
             reason = reason or f"output {k} is {_kind(y)}, eager gives {_kind(e)}"
         error, eager_error = relative_error(y, y64), relative_error(e, y64)

@@ -136,10 +136,29 @@ class _Hoister(ast.NodeTransformer):
         self.made: set[str] = set()
         self.modules: dict[str, str] = {}
 
-    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+    def visit_Lambda(self, node: ast.expr) -> ast.expr:
         return node
 
-    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_Lambda  # type: ignore[assignment]
+    visit_SetComp = visit_DictComp = visit_Lambda
+
+    def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp) -> ast.expr:
+        """A list that only makes random tensors is made; any other is traced as it stands."""
+        bound = {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+        free = [n for n in _names(node) if n.id not in bound]
+        if any(not self._is_static(n) for n in free) or not all(map(self._makes, ast.walk(node))):
+            return node
+        return self._named(node, list(self._value(node)), "x")
+
+    visit_GeneratorExp = visit_ListComp
+
+    def _makes(self, node: ast.AST) -> bool:
+        """Whether a node of such a list is no call, or one that makes or converts a random tensor."""
+        match node:
+            case ast.Call(func=ast.Attribute(attr=attr)) if attr in CONVERSIONS:
+                return True
+            case ast.Call(func=function):
+                return self._is_static(function) and self._value(function) in (*RANDOM, range)
+        return not isinstance(node, ast.Lambda)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)

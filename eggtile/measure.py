@@ -57,7 +57,7 @@ def build_and_gate(
     Gives the callables and a row each: errors and verdict, or how it failed; those that failed have no callable.
     """
     torch.compiler.reset()
-    expected = [(x, _on_host(run_eager(fn, x)), _on_host(run_in_float64(fn, x))) for x in sets]
+    expected = [(x, run_eager(fn, x), run_in_float64(fn, x)) for x in sets]
     calls: dict[str, Function] = {}
     found: dict[str, Row] = {}
     for name, build in contenders.items():
@@ -87,10 +87,6 @@ def run_on_copies(fn: Function, inputs: Tensors) -> list[torch.Tensor]:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return [*outputs, *private]
-
-
-def _on_host(tensors: Tensors) -> list[torch.Tensor]:
-    return [t.cpu() for t in tensors]
 
 
 def cold_copies(inputs: Tensors) -> list[Tensors]:

@@ -15,7 +15,7 @@ from eggtile.capture.symbols import bind
 from eggtile.capture.translate import Translator
 from eggtile.capture.types import CaptureError
 from eggtile.capture.whole import obstacle, whole
-from ir.tensor import Tensor, TensorProgram
+from ir.tensor import TensorProgram
 
 __all__ = ["CaptureError", "Captured", "bind", "capture"]
 
@@ -51,17 +51,18 @@ def capture(
     except DataDependent as reason:
         program, tensors, calls, tree = whole(fn, inputs, name, None, str(reason))
         return Captured(program, tensors, calls, lambda results: pytree.tree_unflatten(list(results), tree))
-    text = graph_text(exported)
+    nodes = [n for n in exported.outputs if isinstance(n, torch.fx.Node)]
+    if not all(isinstance(n.meta["val"], torch.Tensor) for n in nodes):
+        raise CaptureError(f"{name} returns a number that depends on an extent")
     if why := obstacle(exported):
         program, tensors, calls, _ = whole(fn, inputs, name, exported, why)
-        return Captured(program, tensors, calls, _rebuilder(exported, [True] * len(program.results)), text)
-    translator = Translator(exported)
-    program = translator.program(name)
+    else:
+        translator = Translator(exported)
+        program, calls = translator.program(name), translator.calls.executors
+        tensors = tuple(leaf.tensor for leaf in exported.leaves)
     if not program.results:
         raise CaptureError(f"{name} returns no tensor")
-    are_tensors = [isinstance(translator.values.get(n), Tensor) for n in exported.outputs if _is_node(n)]
-    tensors = tuple(leaf.tensor for leaf in exported.leaves)
-    return Captured(program, tensors, translator.calls.executors, _rebuilder(exported, are_tensors), text)
+    return Captured(program, tensors, calls, _rebuilder(exported), graph_text(exported))
 
 
 def graph_text(exported: Exported) -> str:
@@ -69,16 +70,12 @@ def graph_text(exported: Exported) -> str:
     return "\n".join(str(n.format_node()) for n in exported.graph.nodes)
 
 
-def _is_node(value: object) -> bool:
-    return isinstance(value, torch.fx.Node)
-
-
-def _rebuilder(exported: Exported, are_tensors: Sequence[bool]) -> Callable[[Sequence[torch.Tensor]], Any]:
+def _rebuilder(exported: Exported) -> Callable[[Sequence[torch.Tensor]], Any]:
     """Results and the constants among the outputs, in the structure that the program returns."""
 
     def rebuild(results: Sequence[torch.Tensor]) -> Any:
-        made, kinds = iter(results), iter(are_tensors)
-        leaves = [v if not _is_node(v) or not next(kinds) else next(made) for v in exported.outputs]
+        made = iter(results)
+        leaves = [next(made) if isinstance(v, torch.fx.Node) else v for v in exported.outputs]
         return pytree.tree_unflatten(leaves, exported.spec)
 
     return rebuild

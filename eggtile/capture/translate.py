@@ -82,7 +82,6 @@ class Translator:
     def results(self, inputs: tuple[Input, ...]) -> tuple[Result, ...]:
         """Outputs in order, then the new values of mutated inputs."""
         tensors = [n for n in self.exported.outputs if isinstance(n, torch.fx.Node)]
-        tensors = [n for n in tensors if isinstance(self.values[n], Tensor)]
         wanted = ["y"] if len(tensors) == 1 else [f"y{k}" for k in range(len(tensors))]
         taken = [x.name for x in inputs]
         names = identifiers([*taken, *wanted, *(f"{name}_new" for name, _ in self.exported.writes)])[len(taken) :]

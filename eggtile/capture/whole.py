@@ -55,7 +55,10 @@ def whole(
     else:
         if exported.writes:
             raise CaptureError(f"{name} mutates {exported.writes[0][0]}, and {why}: that is not supported")
-        outs, tree = [spec_of(n.meta["val"]) for n in exported.outputs], exported.spec
+        outs, tree = (
+            [spec_of(n.meta["val"]) for n in exported.outputs if isinstance(n, torch.fx.Node)],
+            exported.spec,
+        )
     calls = Calls()
     values = calls.add(name, nodes, ", ".join(f"{{{k}}}" for k in range(len(nodes))), outs, run, pure=True)
     wanted = ["y"] if len(outs) == 1 else [f"y{k}" for k in range(len(outs))]
