@@ -26,6 +26,10 @@ def test_random_tensors_and_parameters_of_the_last_expression_are_inputs() -> No
 def test_named_tensors_are_inputs_and_other_literals_constants() -> None:
     assert names("q = torch.randn(4); w = 3\nq * w + torch.arange(4)") == ["q"]
     assert names("m = nn.Linear(8, 8); x = torch.randn(2, 8)\ny = m(x)") == ["x", "m_weight", "m_bias"]
+    assert names("torch.cat([torch.randn(2).half() for _ in range(2)]) + sum([1 for _ in range(3)])") == [
+        "x0_0",
+        "x0_1",
+    ]
     assert names("ts = [torch.randn(3), torch.randn(2)]\ntorch.cat(ts)") == ["ts_0", "ts_1"]
 
 
