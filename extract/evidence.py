@@ -112,6 +112,10 @@ def _measurement(row: Mapping[str, object]) -> Measurement:
     return Measurement(where=place, **{k: row[k] for k in _OWN})  # type: ignore[arg-type]
 
 
+def _given(where: Where) -> dict[str, object]:
+    return {k: v for k, v in asdict(where).items() if v}
+
+
 class Evidence:
     """Measurements in one file; `code` is the version of laws and generator whose rows count."""
 
@@ -151,15 +155,19 @@ class Evidence:
 
     def rows(self, **wanted: object) -> list[Measurement]:
         """Measurements whose columns have these values, in the order of their identity."""
+        where, values = self._where(wanted)
+        query = f"select * from measured where {where} order by {', '.join(_IDENTITY)}"
+        return [_measurement(dict(r)) for r in self.base.execute(query, values)]
+
+    def _where(self, wanted: Mapping[str, object]) -> tuple[str, tuple[object, ...]]:
         if unknown := [c for c in wanted if c not in _COLUMNS]:
             raise IRError(f"evidence has no column {unknown[0]}; columns are {', '.join(_COLUMNS)}")
-        where = " and ".join(f"{c} = ?" for c in wanted) or "1"
-        query = f"select * from measured where {where} order by {', '.join(_IDENTITY)}"
-        return [_measurement(dict(r)) for r in self.base.execute(query, tuple(wanted.values()))]
+        return " and ".join(f"{c} = ?" for c in wanted) or "1", tuple(wanted.values())
 
     def lines(self, key: str, where: Where) -> dict[str, Measurement]:
-        """What is known of a kernel in exactly this place, by schedule line."""
-        return {m.schedule: m for m in self.rows(key=key, **asdict(where))}
+        """What is known of a kernel in this place, by schedule line; an empty column of the place stands for any."""
+        found = sorted(self.rows(key=key, **_given(where)), key=lambda m: m.taken)
+        return {m.schedule: m for m in found}
 
     def best(self, key: str, machine: str) -> Measurement | None:
         """The fastest right line of a kernel on a machine, by any toolchain, for this version of the code."""
@@ -168,40 +176,26 @@ class Evidence:
 
     def same_text(self, key: str, source: str, where: Where) -> Measurement | None:
         """What is known of a kernel with this very text in this place, whatever version of the code or line made it."""
-        place = {k: v for k, v in asdict(where).items() if k != "code" and v}
-        found = self.rows(key=key, source=source, **place)
+        found = self.rows(key=key, source=source, **_given(replace(where, code="")))
         return max(found, key=lambda m: m.taken, default=None)
 
     def explain_miss(self, key: str, where: Where) -> str:
-        """Why nothing is known of a kernel in this place: the columns in which the nearest rows differ."""
-        found = self.rows(key=key)
+        """Why no time of a kernel counts in this place: the columns in which the nearest row differs, or its failures."""
+        given, found = _given(where), self.rows(key=key)
         if not found:
             return "never measured"
-        differs = [[c for c in _PLACE if getattr(m.where, c) != getattr(where, c)] for m in found]
-        nearest = min(zip(differs, found, strict=True), key=lambda pair: (len(pair[0]), pair[0]))
-        if not nearest[0]:
-            failed = {m.status for m in found if m.where == where}
-            return (
-                "measured here"
-                if "ok" in failed
-                else f"measured here, and no line is right: {', '.join(sorted(failed))}"
-            )
-        told = [
-            f"{_LABELS[c]} ({getattr(nearest[1].where, c) or 'unknown'}, not {getattr(where, c) or 'unknown'})"
-            for c in nearest[0]
-        ]
-        return f"measured {', '.join(told)}"
+        differs = {m: [c for c, v in given.items() if getattr(m.where, c) != v] for m in found}
+        nearest = min(found, key=lambda m: (len(differs[m]), differs[m]))
+        if differs[nearest]:
+            told = [f"{_LABELS[c]} ({getattr(nearest.where, c)}, not {given[c]})" for c in differs[nearest]]
+            return f"measured {', '.join(told)}"
+        here = {m.status for m in found if not differs[m]}
+        return "measured here" if "ok" in here else f"no line is right here: {', '.join(sorted(here))}"
 
     def clear(self, **wanted: object) -> int:
         """Forget the rows whose columns have these values; gives their number."""
-        found = self.rows(**wanted)
-        with self.base:
-            self.base.execute("begin immediate")
-            for m in found:
-                row = m.row()
-                where = " and ".join(f"{c} = ?" for c in _IDENTITY)
-                self.base.execute(f"delete from measured where {where}", tuple(row[c] for c in _IDENTITY))
-        return len(found)
+        where, values = self._where(wanted)
+        return self.base.execute(f"delete from measured where {where}", values).rowcount
 
     # ---- JSON lines
 

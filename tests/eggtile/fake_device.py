@@ -1,0 +1,70 @@
+"""A device without a GPU that computes a * 2 + 1 in numpy, and fails in planted ways for planted lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from codegen import cpu
+from codegen.gpu import Time
+from eggtile.gate import GUARD_BYTES
+from eggtile.worker import Code, Lap
+from ir.dtype import Array, storage_type
+
+
+def command(plan: Mapping[str, str], us: Mapping[str, float] | None = None, emulated: bool = False) -> tuple[str, ...]:
+    """The command of a worker on this device: what goes wrong by line, and times by line."""
+    arguments = ", ".join(repr(json.dumps(x)) for x in (plan, us or {}, emulated))
+    made = f"from {__name__} import Fake; from eggtile.worker import main; main(Fake({arguments}))"
+    return sys.executable, "-c", made
+
+
+class Fake:
+    """Runs candidates right but for the lines of the plan; `emulated` runs their text on the CPU instead."""
+
+    def __init__(self, plan: str, us: str, emulated: str) -> None:
+        self.plan, self.us, self.emulated = json.loads(plan), json.loads(us), json.loads(emulated)
+
+    def load(self, code: Code) -> Code:
+        return code
+
+    def run(self, code: Code, images: list[Array], starts: list[int]) -> None:
+        planted = self.plan.get(code.line, "")
+        if planted == "hang":
+            time.sleep(1000)
+        if planted == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if planted == "fault":
+            raise RuntimeError("an illegal memory access was encountered")
+        memory = [i[s:-GUARD_BYTES].view(storage_type(b.dtype)) for i, s, b in zip(images, starts, code.kernel.buffers)]
+        if self.emulated:
+            cpu.Program([(code.kernel, code.text)]).run(0, memory, filled=[True] * len(memory))
+        else:
+            out, x = (next(k for k, b in enumerate(code.kernel.buffers) if b.role == r) for r in ("output", "input"))
+            memory[out][:] = memory[x] * np.float32(2) + np.float32(1)
+            if planted == "outside":
+                images[out][-GUARD_BYTES] = 0
+            if planted == "input":
+                memory[x][3] = 5
+            if planted == "unwritten":
+                memory[out][-1] = np.nan
+            if planted == "racy":
+                memory[out][0] = np.nextafter(memory[out][0], np.float32(time.perf_counter_ns() % 2 * 1e9))
+        if planted == "wrong":
+            memory[0][1:2] += 1
+
+    def race(self, loaded: Sequence[Code], stored: Sequence[Array], cold: Sequence[bool], rounds: int) -> list[Lap]:
+        for code in loaded:
+            if self.plan.get(code.line) == "hang in race":
+                time.sleep(1000)
+            if self.plan.get(code.line) == "crash in race":
+                os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(self.us.get("seconds", 0.0))
+        us = [self.us.get(code.line, 9.0) for code in loaded]
+        return [Lap(Time(t, t * 0.99, t * 1.01, rounds), True) for t in us]

@@ -1,0 +1,189 @@
+"""The measuring loop without a GPU: planted faults never win and are named, and nothing that is stored is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from eggtile.pipeline import Options, compile_program
+from eggtile.tuner import Limits, Report, Tuner, tune
+from eggtile.worker import Worker
+from extract.evidence import Evidence, Where
+from ir.machine import H200
+from tests.eggtile.fake_device import command
+
+LIMITS = Limits(lines=10, rounds=3, candidate_s=2.0, threads=2)
+WHERE = Where(H200.name, H200.target, "13.0", "1", "this")
+X = torch.randn(6, 128)
+
+
+def program(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 + 1
+
+
+def normal(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.rms_norm(x, (128,))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Evidence]:
+    evidence = Evidence(tmp_path / "e.sqlite", code="this")
+    yield evidence
+    evidence.close()
+
+
+def tuned(
+    evidence: Evidence, plan: dict[str, str], us: dict[str, float] | None = None, fn=program, emulated: bool = False
+) -> tuple[Report, Worker]:
+    worker = Worker(command(plan, us, emulated))
+    tuner = Tuner(H200, evidence, WHERE, worker, LIMITS)
+    try:
+        return tune(fn, [X], "program", Options(evidence=evidence), tuner), worker
+    finally:
+        worker.close()
+
+
+def listed(evidence: Evidence, fn=program) -> list[str]:
+    """The lines of the program's one kernel, best first by the model."""
+    worker = Worker(command({}))
+    report, _ = tuned(evidence, {}, fn=fn)
+    worker.close()
+    (row,) = report.kernels
+    lines = [m.schedule for m in evidence.rows(key=row.key)]
+    evidence.clear()
+    assert len(lines) == LIMITS.lines
+    return [row.default, *(x for x in lines if x != row.default)]
+
+
+def test_planted_faults_never_win_and_are_named(store: Evidence) -> None:
+    lines = listed(store)
+    kinds = ("wrong", "hang", "crash", "fault", "outside", "input", "unwritten", "hang in race", "crash in race")
+    plan = dict(zip(lines, kinds, strict=False))
+    report, worker = tuned(store, plan, {**{x: 1.0 for x in plan}, lines[-1]: 7.0})
+    (row,) = report.kernels
+    assert (row.best, row.best_us) == (lines[-1], 7.0)
+    assert row.default_us is None
+    status = {f.line: f.status for f in row.failures}
+    wanted = {"hang": "hung", "hang in race": "hung"} | dict.fromkeys(("crash", "fault", "crash in race"), "crashed")
+    assert status == {x: wanted.get(kind, "wrong") for x, kind in plan.items()}
+    reason = {plan[f.line]: f.reason for f in row.failures}
+    assert "error" in reason["wrong"]
+    assert "SIGSEGV" in reason["crash"]
+    assert "illegal memory access" in reason["fault"]
+    assert "past its end" in reason["outside"]
+    assert "has changed" in reason["input"]
+    assert "timed" in reason["hang in race"]
+    assert worker.starts >= 5
+    assert store.best(row.key, H200.name).schedule == lines[-1]
+
+
+def test_a_kernel_that_differs_between_launches_is_wrong(store: Evidence) -> None:
+    lines = listed(store)
+    report, _ = tuned(store, dict.fromkeys(lines[:9], "racy"))
+    assert any("different bits" in f.reason for f in report.kernels[0].failures)
+
+
+def test_a_second_run_measures_nothing_and_the_best_line_is_compiled(store: Evidence) -> None:
+    lines = listed(store)
+    us = {x: 20.0 - k for k, x in enumerate(lines)}
+    first, _ = tuned(store, {}, us)
+    again, worker = tuned(store, {}, us)
+    assert (first.measured, again.measured, worker.starts) == (10, 0, 0)
+    assert again.kernels[0].known == 10
+    assert again.kernels[0].best == lines[-1]
+    compiled = compile_program(program, [X], options=Options(evidence=store))
+    assert [str(k.schedule) for k in compiled.kernels] == [lines[-1]]
+    assert compiled.regions[0].chosen.cost_us == pytest.approx(us[lines[-1]])
+
+
+def test_equal_texts_keep_their_times_when_the_code_changes(store: Evidence) -> None:
+    tuned(store, {})
+    store.code = "next"
+    there = Where(H200.name, H200.target, "13.0", "1", "next")
+    report = tune(program, [X], "program", Options(evidence=store), Tuner(H200, store, there, None, LIMITS))
+    assert (report.measured, report.kernels[0].adopted) == (0, 10)
+    assert report.kernels[0].best is not None
+
+
+def test_emitted_text_passes_the_gate_and_faults_in_it_do_not(store: Evidence) -> None:
+    limits = Limits(lines=3, rounds=3, candidate_s=20.0, threads=2)
+    worker = Worker(command({}, emulated=True))
+    tuner = Tuner(H200, store, WHERE, worker, limits)
+
+    def broken(*args):
+        kernel, text = build(*args)
+        return kernel, text.replace("rsqrt", "sqrt") if str(args[2]) == lines[1] else text
+
+    build, tuner.build = tuner.build, broken
+    lines = [str(s) for s in listed_space()]
+    try:
+        report = tune(normal, [X], "program", Options(evidence=store), tuner)
+    finally:
+        worker.close()
+    row = next(k for k in report.kernels if k.key in report.chosen)
+    assert [f.line for f in row.failures] == [lines[1]]
+    assert "random" in row.failures[0].reason
+    right = store.rows(key=row.key, status="ok")
+    assert len(right) == 2
+    assert all(m.error is not None and m.bound is not None and m.error <= m.bound < 1e-5 for m in right)
+
+
+def listed_space() -> tuple[object, ...]:
+    from_space = compile_program(normal, [X]).kernels[0]
+    from extract.spaces import space
+
+    return space(from_space.canonical.kernel, from_space.tile.buffers, from_space.canonical.axes, H200).lines
+
+
+def test_a_form_that_measures_slow_gives_way(store: Evidence) -> None:
+    """The chosen form's kernel is dear, so others are measured until the choice is stable."""
+    options = Options(evidence=store, k=3)
+    worker = Worker(command({}, emulated=True))
+    tuner = Tuner(H200, store, WHERE, worker, Limits(lines=1, rounds=3, candidate_s=20.0, threads=2))
+    try:
+        report = tune(lambda x: torch.softmax(x, -1), [X], "program", options, tuner)
+    finally:
+        worker.close()
+    assert report.complete
+    assert {k.key for k in report.kernels} >= {*report.chosen}
+
+
+KILLED = """
+import sys, torch
+from pathlib import Path
+from eggtile.pipeline import Options
+from eggtile.tuner import Limits, Tuner, tune
+from eggtile.worker import Worker
+from extract.evidence import Evidence
+from tests.eggtile.fake_device import command
+from tests.eggtile.test_tuner import WHERE, H200, program
+evidence = Evidence(Path(sys.argv[1]), code="this")
+for n in range(40, 60):
+    tuner = Tuner(H200, evidence, WHERE, Worker(command({}, {"seconds": 0.05})), Limits(2, 3, 5.0, 2))
+    tune(program, [torch.randn(6, n)], "program", Options(evidence=evidence), tuner)
+"""
+
+
+def test_a_killed_run_loses_nothing_that_is_stored(store: Evidence) -> None:
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(store.path)], env=dict(os.environ))
+    deadline = time.monotonic() + 60
+    while len(store.rows()) < 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    before = store.rows()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(before) >= 4
+    other = Evidence(store.path, code="this")
+    after = other.rows()
+    assert {(m.key, m.schedule) for m in before} <= {(m.key, m.schedule) for m in after}
+    assert all(m.status == "ok" and m.time_us == 9.0 for m in after)
+    assert other.base.execute("pragma integrity_check").fetchone()[0] == "ok"
+    other.close()
