@@ -25,9 +25,7 @@ from ir.loop import Form, KernelForm, LoopProgram
 from ir.machine import Machine
 
 Price = Callable[[KernelForm, Form], float | None]
-NARROW, WIDE = Breadth(), Breadth(per_class=24, per_cut=1, slack=40.0, diverse=True)
-NEAR_BEST = 1  # covers by simple candidates whose values siblings are sought among
-NEAR_SECONDS = 5.0
+MOST_PER_CLASS = 24  # fragments of a class when many forms are asked for
 TRIES = 3  # covers solved for each form asked for, since some differ by trivial moves
 
 
@@ -44,15 +42,17 @@ class Choice:
 class Region:
     """The candidates of one scope, and its covers."""
 
-    def __init__(self, scope: Scope, machine: Machine, breadth: Breadth, price: Price | None) -> None:
-        self.scope = scope
-        self.fragments = Fragments(scope, machine, breadth)
+    def __init__(
+        self, scope: Scope, machine: Machine, breadth: Breadth, price: Price | None, deadline: float
+    ) -> None:
+        self.scope, self.deadline = scope, deadline
+        self.fragments = Fragments(scope, machine, breadth, deadline)
         self.candidates = Candidates(self.fragments)
         self.found = self.candidates.all(self._live)
         if price is not None:
             self.found = [self._priced(c, price) for c in self.found]
 
-    def choices(self, k: int, deadline: float) -> list[Choice]:
+    def choices(self, k: int) -> list[Choice]:
         """Up to `k` covers with distinct signatures, the cheapest first; at least one.
 
         Among more than `k` the cheapest of every number of kernels and of loops over each axis go first.
@@ -61,7 +61,7 @@ class Region:
         out: dict[object, Choice] = {}
         kinds: Counter[object] = Counter()
         turn: dict[object, int] = {}
-        for cover in itertools.islice(problem.through(deadline), 1 if k == 1 else TRIES * k):
+        for cover in itertools.islice(problem.through(self.deadline), 1 if k == 1 else TRIES * k):
             picks = [self.found[i] for i in cover.picks]
             signature = tuple(sorted((tuple(sorted(c.outs)), c.cost.shape) for c in picks))
             if signature in out:
@@ -77,10 +77,10 @@ class Region:
         return sorted((out[s] for s in first), key=lambda c: c.us)
 
     def _live(self, candidates: Sequence[Candidate]) -> set[int]:
-        """Classes that near-best covers by these candidates make."""
+        """Classes that the best cover by these candidates makes."""
         problem = CoverProblem(candidates, self.scope.roots, self.scope.given)
-        near = itertools.islice(problem.covers(time.perf_counter() + NEAR_SECONDS), NEAR_BEST)
-        return {o for cover in near for i in cover.picks for o in candidates[i].outs}
+        near = next(problem.covers(self.deadline))
+        return {o for i in near.picks for o in candidates[i].outs}
 
     def _priced(self, c: Candidate, price: Price) -> Candidate:
         pricing = self.fragments.pricing
@@ -111,9 +111,9 @@ def forms(
     for cut in cuts(source):
         spelling = spelled(source, cut)
         if spelling.key not in solved:
-            region = Region(Scope(source, cut.roots, cut.given), machine, NARROW if k == 1 else WIDE, price)
             half = (time.perf_counter() + deadline) / 2  # the last region may use what the first ones leave
-            solved[spelling.key] = spelling, region.choices(k, half)
+            region = Region(Scope(source, cut.roots, cut.given), machine, _breadth(k), price, half)
+            solved[spelling.key] = spelling, region.choices(k)
         places.append((spelling, spelling.key))
     weights = Counter(key for _, key in places)
     ranked = []
@@ -131,6 +131,13 @@ def forms(
         ranked.append(_costed(form, machine, price, signature, max(c.gap for c in chosen)))
     ranked.sort(key=lambda f: f.cost_us)
     return [replace(f, name=f"f{n}") for n, f in enumerate(ranked)]
+
+
+def _breadth(k: int) -> Breadth:
+    """How widely to look for `k` forms."""
+    if k == 1:
+        return Breadth()
+    return Breadth(per_class=min(MOST_PER_CLASS, 4 + 2 * k), per_cut=1, slack=40.0, diverse=True)
 
 
 def _best(prices: Mapping[str, Sequence[float]], k: int) -> Iterator[dict[str, int]]:

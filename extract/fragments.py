@@ -8,11 +8,14 @@ all their readers (Mishchenko et al., Combinational and sequential mapping with 
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from egraph.graph import ENode
+from extract.build import node_term, stream
 from extract.cost import Cost, Pricing
 from extract.facts import buffers_read, open_states
 from extract.items import Scope
@@ -22,11 +25,8 @@ from ir import term as T
 from ir.loop import Part, Store
 from ir.machine import Machine
 from ir.node import postorder
-from ir.ops import BINARY
 from ir.term import Term
 
-Choice = Mapping[int, Term]
-NO_CHOICE: Choice = {}
 UNKNOWN_US = 1e3
 A_TURN = 4
 
@@ -46,10 +46,15 @@ class Breadth:
     diverse: bool = False
 
 
+LATE = Breadth(per_class=1, per_cut=1, product=4)  # when the time is up
+Choice = Mapping[int, Term]
+NO_CHOICE: Choice = {}
+
+
 class Fragments:
     """The fragments of the classes of a scope, with their modelled times as kernels of their own."""
 
-    def __init__(self, scope: Scope, machine: Machine, breadth: Breadth) -> None:
+    def __init__(self, scope: Scope, machine: Machine, breadth: Breadth, deadline: float = math.inf) -> None:
         self.scope, self.source, self.graph, self.breadth = scope, scope.source, scope.graph, breadth
         self.substitute = scope.source.substitute
         buffers = {b.name: b for b in self.graph.program.buffers}
@@ -63,6 +68,8 @@ class Fragments:
         self._costs: dict[Term, Cost] = {}
         self._flow: dict[int, float] = {}
         for c in scope.reachable:
+            if time.perf_counter() > deadline:
+                self.breadth = LATE
             self.of(c)
 
     # ---- prices
@@ -252,44 +259,3 @@ class Fragments:
     def _dominates(self, k: Term, t: Term) -> bool:
         fewer = buffers_read(k) < buffers_read(t) and open_states(k) == open_states(t)
         return fewer and self.us(k) <= self.us(t)
-
-
-def node_term(n: ENode, kids: Sequence[Term]) -> Term:
-    """The term of a node over terms of its children, through the normalising constructors."""
-    names = [str(p) for p in n.payload]
-    match n.op:
-        case "Const":
-            return T.Const(names[0], int(n.payload[1]))
-        case "Index":
-            return T.Index(names[0])
-        case "Extent":
-            return T.Extent(names[0])
-        case "Identity":
-            return T.Identity(names[0])
-        case "Load":
-            return T.Load(names[0], names[1], tuple(kids))
-        case "Unary":
-            return T.unary(names[0], kids[0])
-        case "Binary":
-            return T.binary(names[0], kids[0], kids[1])
-        case "Select":
-            return T.select(kids[0], kids[1], kids[2])
-        case "Round":
-            return T.round_to(names[0], names[1], kids[0])
-        case "Fold":
-            return T.fold(tuple(names[:-1]), names[-1], kids[0])
-        case "Scan":
-            return T.Scan(names[0], names[1], kids[0])
-    raise AssertionError(f"{n.op} computes nothing")
-
-
-def stream(axis: str, c: int, updates: Mapping[int, tuple[str, Term]]) -> Term:
-    """A sweep that carries the given states; one whose only state just accumulates is a fold."""
-    if len(updates) == 1:
-        ((monoid, update),) = updates.values()
-        if isinstance(update, T.Binary) and update.op == monoid and BINARY[update.op].commutes:
-            for old, x in ((update.x, update.y), (update.y, update.x)):
-                if isinstance(old, T.State) and not open_states(x):
-                    return T.fold(axis, monoid, x)
-    carries = tuple(T.Carry(f"s{x}", monoid, update) for x, (monoid, update) in updates.items())
-    return T.Stream(axis, carries, f"s{c}")

@@ -27,9 +27,7 @@ def _merged_part(part: Part) -> Part:
         loops[t.axis, levels(t)[t.axis]].append(t)
     for group in loops.values():
         for united in _united(group):
-            stores = tuple(
-                Store(s.buffer, s.index, _with_carries(s.value, united), s.monoid) for s in part.stores
-            )
+            stores = tuple(Store(s.buffer, s.index, _with_carries(s.value, united), s.monoid) for s in part.stores)
             same = all(new.value.free == old.value.free for new, old in zip(stores, part.stores, strict=True))
             if same and stores != part.stores:
                 return _merged_part(Part(part.axes, stores))

@@ -192,7 +192,7 @@ def layers(n: int, table: bool = False) -> LoopProgram:
 
     With `table` every block multiplies its keys by one shared table of cosines.
     """
-    axes = {"i": 6, "j": 6, "c": 8, "h": 2, "d": 4}
+    axes = {"i": 6, "j": 6, "c": 8, "h": 4, "d": 2}
     inputs: dict[str, tuple[str, tuple[str | int, ...]]] = {"x": ("bf16", ("i", "c"))}
     lets, x = [], "x[i, c]"
     if table:

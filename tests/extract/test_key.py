@@ -110,7 +110,9 @@ def test_what_differs_has_another_key() -> None:
         form_of("x[i, c] * y[i, c]", {**AXES, "i": 4}, {**XY, "x": (4, 16), "y": (4, 16)}, ("i", "c")),
     ]
     warm = replace(base, buffers=tuple(replace(b, role="scratch") if b.name == "x" else b for b in base.buffers))
-    strided = replace(base, buffers=tuple(replace(b, strides=(32, 1)) if b.name == "y" else b for b in base.buffers))
+    strided = replace(
+        base, buffers=tuple(replace(b, strides=(32, 1)) if b.name == "y" else b for b in base.buffers)
+    )
     loose = replace(base, buffers=tuple(replace(b, alignment=4) if b.name == "y" else b for b in base.buffers))
     keys = [key(f) for f in (base, *others, warm, strided, loose)]
     assert len(set(keys)) == len(keys)
