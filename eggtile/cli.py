@@ -14,6 +14,7 @@ from rich.table import Table
 
 from codegen import gpu
 from codegen.compile import CompileError, compile_text
+from eggtile import cli_tune
 from eggtile.capture import CaptureError
 from eggtile.check import check_compiled
 from eggtile.cli_bench import bench
@@ -30,6 +31,7 @@ from ir.node import IRError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.command()(bench)
+cli_tune.register(app)
 
 Program = Annotated[str | None, typer.Argument(help="file.py:name or module:name", show_default=False)]
 Code = Annotated[

@@ -18,7 +18,9 @@ from eggtile.worker import Code, Lap
 from ir.dtype import Array, storage_type
 
 
-def command(plan: Mapping[str, str], us: Mapping[str, float] | None = None, emulated: bool = False) -> tuple[str, ...]:
+def command(
+    plan: Mapping[str, str], us: Mapping[str, float] | None = None, emulated: bool = False
+) -> tuple[str, ...]:
     """The command of a worker on this device: what goes wrong by line, and times by line."""
     arguments = ", ".join(repr(json.dumps(x)) for x in (plan, us or {}, emulated))
     made = f"from {__name__} import Fake; from eggtile.worker import main; main(Fake({arguments}))"
@@ -42,11 +44,16 @@ class Fake:
             os.kill(os.getpid(), signal.SIGSEGV)
         if planted == "fault":
             raise RuntimeError("an illegal memory access was encountered")
-        memory = [i[s:-GUARD_BYTES].view(storage_type(b.dtype)) for i, s, b in zip(images, starts, code.kernel.buffers)]
+        memory = [
+            i[s:-GUARD_BYTES].view(storage_type(b.dtype))
+            for i, s, b in zip(images, starts, code.kernel.buffers, strict=True)
+        ]
         if self.emulated:
             cpu.Program([(code.kernel, code.text)]).run(0, memory, filled=[True] * len(memory))
         else:
-            out, x = (next(k for k, b in enumerate(code.kernel.buffers) if b.role == r) for r in ("output", "input"))
+            out, x = (
+                next(k for k, b in enumerate(code.kernel.buffers) if b.role == r) for r in ("output", "input")
+            )
             memory[out][:] = memory[x] * np.float32(2) + np.float32(1)
             if planted == "outside":
                 images[out][-GUARD_BYTES] = 0

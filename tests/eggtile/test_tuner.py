@@ -17,10 +17,11 @@ from eggtile.pipeline import Options, compile_program
 from eggtile.tuner import Limits, Report, Tuner, tune
 from eggtile.worker import Worker
 from extract.evidence import Evidence, Where
+from extract.spaces import space
 from ir.machine import H200
 from tests.eggtile.fake_device import command
 
-LIMITS = Limits(lines=10, rounds=3, candidate_s=2.0, threads=2)
+LIMITS = Limits(lines=10, rounds=3, candidate_s=1.5, threads=2)
 WHERE = Where(H200.name, H200.target, "13.0", "1", "this")
 X = torch.randn(6, 128)
 
@@ -53,9 +54,7 @@ def tuned(
 
 def listed(evidence: Evidence, fn=program) -> list[str]:
     """The lines of the program's one kernel, best first by the model."""
-    worker = Worker(command({}))
     report, _ = tuned(evidence, {}, fn=fn)
-    worker.close()
     (row,) = report.kernels
     lines = [m.schedule for m in evidence.rows(key=row.key)]
     evidence.clear()
@@ -67,12 +66,14 @@ def test_planted_faults_never_win_and_are_named(store: Evidence) -> None:
     lines = listed(store)
     kinds = ("wrong", "hang", "crash", "fault", "outside", "input", "unwritten", "hang in race", "crash in race")
     plan = dict(zip(lines, kinds, strict=False))
-    report, worker = tuned(store, plan, {**{x: 1.0 for x in plan}, lines[-1]: 7.0})
+    report, worker = tuned(store, plan, {**dict.fromkeys(plan, 1.0), lines[-1]: 7.0})
     (row,) = report.kernels
     assert (row.best, row.best_us) == (lines[-1], 7.0)
     assert row.default_us is None
     status = {f.line: f.status for f in row.failures}
-    wanted = {"hang": "hung", "hang in race": "hung"} | dict.fromkeys(("crash", "fault", "crash in race"), "crashed")
+    wanted = {"hang": "hung", "hang in race": "hung"} | dict.fromkeys(
+        ("crash", "fault", "crash in race"), "crashed"
+    )
     assert status == {x: wanted.get(kind, "wrong") for x, kind in plan.items()}
     reason = {plan[f.line]: f.reason for f in row.failures}
     assert "error" in reason["wrong"]
@@ -138,8 +139,6 @@ def test_emitted_text_passes_the_gate_and_faults_in_it_do_not(store: Evidence) -
 
 def listed_space() -> tuple[object, ...]:
     from_space = compile_program(normal, [X]).kernels[0]
-    from extract.spaces import space
-
     return space(from_space.canonical.kernel, from_space.tile.buffers, from_space.canonical.axes, H200).lines
 
 
