@@ -24,12 +24,13 @@ from ir.loop import Buffer, KernelForm, Part
 from ir.node import IRError, postorder
 from ir.term_interp import Evaluator
 
-WORK = 1 << 22  # element operations of one evaluation of a kernel's terms
+WORK = 1 << 24  # element operations of one evaluation of a kernel's terms in all cases
 FACTOR = 4.0
 LAST_ROUNDOFFS = 8 * 2.0**-24
 OTHER_ROUNDOFFS = 64  # between two kernels, where no element has a bound of its own
 GUARD_BYTES = 4096
 GUARD = 0xA5
+CASE = "case"  # the axis along which the inputs of all cases lie; no program's axis has its name
 PERIOD = 1_000_003  # values repeat after a prime number of elements, so rows of large buffers still differ
 MULTIPLY_ADDS = 64  # of a contraction that take as long as one operation elsewhere
 
@@ -135,27 +136,45 @@ def trials(
     """What the kernel must compute in every case; NaN and infinities are fed and held in place where laws are `exact`."""
     terms = [t for s in kernel.stores for t in (*s.index, s.value)]
     exact = exact and not any(isinstance(t, T.Stream) for t in postorder(*terms))
-    noisy = replace(kernel, parts=tuple(_noisy(p, axes) for p in kernel.parts))
-    samples = [_Sampled(p, axes, work) for p in kernel.parts]
-    noisy_samples = [_Sampled(p, axes, work, s.caps) for p, s in zip(noisy.parts, samples, strict=True)]
+    cases = [c for c in CASES if exact or c != SPECIAL]
+    fresh, largest = only_written(kernel), max(axes.values(), default=1)
+    drawn = [storage(c, buffers, fresh, largest) for c in cases]
+    memory = {
+        b.name: np.stack([from_storage(_view(x[k], b), b.dtype) for x in drawn])
+        for k, b in enumerate(buffers)
+        if b.name not in fresh
+    }
+    parts = [_batched(p) for p in kernel.parts]
+    extents = {**axes, CASE: len(cases)}
+    samples = [_Sampled(p, extents, work) for p in parts]
+    noisy = [_Sampled(_noisy(p, axes), extents, work, s.caps) for p, s in zip(parts, samples, strict=True)]
+    right = [x for s in samples for x in s.run(buffers, memory, exact=True)]
+    near = [x for s in noisy for x in s.run(buffers, memory, exact=False)]
     atomic = any(s.monoid == "add" and is_float(s.value.dtype) for s in kernel.stores)
-    fresh, out = only_written(kernel), []
-    for case in CASES if exact else [c for c in CASES if c != SPECIAL]:
-        memory = dict(
-            zip(
-                (b.name for b in buffers), storage(case, buffers, fresh, max(axes.values(), default=1)), strict=True
-            )
-        )
-        logical = {b.name: from_storage(_view(memory[b.name], b), b.dtype) for b in buffers}
-        right = [x for s in samples for x in s.run(buffers, logical, exact=True)]
-        near = [x for s in noisy_samples for x in s.run(buffers, logical, exact=False)]
+    out = []
+    for n, case in enumerate(cases):
         strict = exact or case == FIRST
-        expected = tuple(_expected(buffers, r, n, strict) for r, n in zip(right, near, strict=True))
+        expected = tuple(_expected(buffers, r[n], z[n], strict) for r, z in zip(right, near, strict=True))
         written: dict[int, Array] = {}
         for r in right:
-            written[r.buffer] = np.concatenate([written.get(r.buffer, np.zeros(0, np.int64)), r.places])
+            written[r[n].buffer] = np.concatenate([written.get(r[n].buffer, np.zeros(0, np.int64)), r[n].places])
         out.append(Trial(case, expected, written, not any(s.caps for s in samples), not atomic))
     return out
+
+
+def _batched(part: Part) -> Part:
+    """The part in all cases at once: every load has the number of the case as its first coordinate."""
+
+    def leaf(t: T.Term, kids: Sequence[T.Term]) -> T.Term:
+        if isinstance(t, T.Load):
+            return T.Load(t.buffer, t.type, (T.Index(CASE), *kids))
+        return with_children(t, kids)
+
+    stores = []
+    for s in part.stores:
+        value, *index = rebuilt([s.value, *s.index], leaf)
+        stores.append(replace(s, value=value, index=tuple(index)))
+    return replace(part, stores=tuple(stores))
 
 
 def _view(stored: Array, b: Buffer) -> Array:
@@ -206,30 +225,39 @@ class _Sampled:
             self.axes[f"some {a}"] = len(self.picks[f"picked {a}"])
         self.axes |= substitute.extents
 
-    def run(self, buffers: Sequence[Buffer], memory: Mapping[str, Array], exact: bool) -> list[_Stored]:
-        """What each store leaves: places in the storage, and values rounded to the buffer's type unless `exact`."""
-        memory = {**memory, **self.picks}
+    def run(self, buffers: Sequence[Buffer], memory: Mapping[str, Array], exact: bool) -> list[list[_Stored]]:
+        """What each store leaves in each case: places in the storage, and values as the buffer keeps them."""
+        known = {**memory, **self.picks}
         number = {b.name: k for k, b in enumerate(buffers)}
-        evaluator = Evaluator([t for _, at, v in self.stores for t in (*at, v)], self.axes, memory, exact, {})
-        out = []
+        evaluator = Evaluator([t for _, at, v in self.stores for t in (*at, v)], self.axes, known, exact, {})
+        out: list[list[_Stored]] = []
         for s, at, value in self.stores:
             b = buffers[number[s.buffer]]
-            order = tuple(sorted(value.free.union(*(t.free for t in at))))
+            order = (CASE, *sorted(value.free.union(*(t.free for t in at)) - {CASE}))
             values = evaluator.over(value, order, b.dtype)
             index = [np.asarray(evaluator.over(t, order), np.int64) for t in at]
-            inside = np.ones(values.shape, bool)
-            for i, n in zip(index, b.shape, strict=True):
-                inside &= (i >= 0) & (i < n)
-            index, values = [i[inside] for i in index], values[inside]
-            if s.monoid:
-                base = meaning.convert(memory[b.name], b.dtype, exact)
-                values = meaning.scatter(
-                    s.monoid, base[None], (np.zeros(values.shape, np.int64), *index), values, b.dtype, exact
-                )
-                values, index = values.ravel(), [i.ravel() for i in np.indices(b.shape)]
-            places = sum((i * n for i, n in zip(index, b.strides, strict=True)), np.zeros(values.shape, np.int64))
-            out.append(_Stored(number[b.name], places, meaning.convert(values, b.dtype, exact)))
+            out.append([])
+            for n in range(self.axes[CASE]):
+                old = memory[b.name][n] if s.monoid else None
+                out[-1].append(_stored(number[b.name], b, s.monoid, old, [i[n] for i in index], values[n], exact))
         return out
+
+
+def _stored(
+    k: int, b: Buffer, monoid: str | None, old: Array | None, index: list[Array], values: Array, exact: bool
+) -> _Stored:
+    """One store in one case; an update (`old` is what it meets) leaves the whole buffer."""
+    inside = np.ones(values.shape, bool)
+    for i, n in zip(index, b.shape, strict=True):
+        inside &= (i >= 0) & (i < n)
+    index, values = [i[inside] for i in index], values[inside]
+    if old is not None:
+        base = meaning.convert(old, b.dtype, exact)[None]
+        at = (np.zeros(values.shape, np.int64), *index)
+        values = meaning.scatter(monoid, base, at, values, b.dtype, exact).ravel()
+        index = [i.ravel() for i in np.indices(b.shape)]
+    places = sum((i * n for i, n in zip(index, b.strides, strict=True)), np.zeros(values.shape, np.int64))
+    return _Stored(k, places, meaning.convert(values, b.dtype, exact))
 
 
 def _work(values: Sequence[T.Term], extents: Mapping[str, int]) -> int:

@@ -16,7 +16,7 @@ from codegen.compile import Binary, CompileError, compile_text
 from codegen.emit import emit
 from codegen.lower import lower_tile
 from codegen.resources import complaints
-from eggtile.gate import only_written, trials
+from eggtile.gate import WORK, only_written, trials
 from eggtile.pipeline import (
     Compiled,
     Options,
@@ -55,12 +55,13 @@ def build(
 
 @dataclass(frozen=True)
 class Limits:
-    """Lines a kernel, rounds of a race, seconds that one candidate may take, compilations side by side."""
+    """Lines a kernel, rounds of a race, seconds that a candidate may take, compilations side by side, gate's work."""
 
     lines: int = 12
     rounds: int = 21
     candidate_s: float = 30.0
     threads: int = os.cpu_count() or 2
+    work: int = WORK
 
 
 @dataclass(frozen=True)
@@ -271,7 +272,9 @@ class Tuner:
 
     def _job(self, subject: _Subject, program: KernelProgram) -> Job:
         known, used = subject.known, [LAWS[n].class_ for n in subject.form.laws if n in LAWS]
-        expected = trials(known.kernel, program.buffers, known.axes, all(c == "exact" for c in used))
+        expected = trials(
+            known.kernel, program.buffers, known.axes, all(c == "exact" for c in used), self.limits.work
+        )
         fresh = frozenset(only_written(known.kernel))
         return Job(program.buffers, fresh, max(known.axes.values(), default=1), tuple(expected))
 

@@ -57,6 +57,9 @@ class Evaluator:
         self.open_states: dict[T.Term, Axes] = {}
         self.uses: Counter[T.Term] = Counter(roots)
         self.pinned: set[T.Term] = set()
+        self.needs: dict[Need, list[Need]] = {}
+        self.places: dict[tuple[Need, tuple[Axes, ...]], tuple[int, Need]] = {}
+        self.ends: dict[tuple[str, tuple[T.Carry, ...], tuple[DType, ...]], dict[str, Value]] = {}
         for t in postorder(*roots):
             self._scan_node(t)
 
@@ -106,10 +109,14 @@ class Evaluator:
         term, dtype, whole = need
         if len(self.layers) == 1:
             return self.layers[0], (term, dtype, frozenset())
-        streamed = frozenset[str]().union(*(layer.names for layer in self.layers))
-        bound = ((term.free - whole) & streamed) | self.open_states[term]
-        layer = next((x for x in reversed(self.layers) if bound & (x.names | x.states.keys())), self.layers[0])
-        return layer, (term, dtype, bound)
+        key = need, tuple(layer.names for layer in self.layers)
+        if key not in self.places:
+            streamed = frozenset[str]().union(*key[1])
+            bound = ((term.free - whole) & streamed) | self.open_states[term]
+            inner = [n for n, x in enumerate(self.layers) if bound & (x.names | x.states.keys())]
+            self.places[key] = max(inner, default=0), (term, dtype, bound)
+        number, place = self.places[key]
+        return self.layers[number], place
 
     def _known(self, need: Need) -> Value | None:
         layer, key = self._place(need)
@@ -125,6 +132,11 @@ class Evaluator:
 
     def _needs(self, need: Need) -> list[Need]:
         """The operands of a node."""
+        if need not in self.needs:
+            self.needs[need] = self._operands(need)
+        return self.needs[need]
+
+    def _operands(self, need: Need) -> list[Need]:
         term, dtype, whole = need
 
         def own(t: T.Term, want: DType, *bound: str) -> Need:
@@ -289,6 +301,9 @@ class Evaluator:
 
     def _stream(self, term: T.Stream, dtype: DType, whole: Axes) -> Value:
         wants = {c.name: dtype if c.dtype == "any" else c.dtype for c in term.carries}
+        key = term.axis, term.carries, tuple(wants.values())
+        if len(self.layers) == 1 and key in self.ends:  # another state of a sweep that is done
+            return self.ends[key][term.result]
         states = {}
         for c in term.carries:
             start = meaning.identity(c.monoid, wants[c.name])
@@ -297,6 +312,8 @@ class Evaluator:
             self.layers.append(_Layer(frozenset((term.axis,)), step, states))
             states = {c.name: self.value((c.update, wants[c.name], whole - {term.axis})) for c in term.carries}
             self.layers.pop()
+        if len(self.layers) == 1:
+            self.ends[key] = states
         return states[term.result]
 
 

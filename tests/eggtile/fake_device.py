@@ -55,6 +55,8 @@ class Fake:
                 next(k for k, b in enumerate(code.kernel.buffers) if b.role == r) for r in ("output", "input")
             )
             memory[out][:] = memory[x] * np.float32(2) + np.float32(1)
+            if planted == "one element":
+                memory[out][77] += 1
             if planted == "outside":
                 images[out][-GUARD_BYTES] = 0
             if planted == "input":

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,20 @@ def test_a_kernel_that_differs_between_launches_is_wrong(store: Evidence) -> Non
     lines = listed(store)
     report, _ = tuned(store, dict.fromkeys(lines[:9], "racy"))
     assert any("different bits" in f.reason for f in report.kernels[0].failures)
+
+
+def test_where_only_samples_are_affordable_the_fall_back_holds_the_rest(store: Evidence) -> None:
+    lines = listed(store)
+    worker = Worker(command({lines[0]: "one element", lines[1]: "unwritten"}))
+    tuner = Tuner(H200, store, WHERE, worker, replace(LIMITS, work=500))
+    try:
+        report = tune(program, [X], "program", Options(evidence=store), tuner)
+    finally:
+        worker.close()
+    reasons = {f.line: f.reason for f in report.kernels[0].failures}
+    assert set(reasons) == set(lines[:2])
+    assert "differs from the fall-back" in reasons[lines[0]]
+    assert report.kernels[0].best is not None
 
 
 def test_a_second_run_measures_nothing_and_the_best_line_is_compiled(store: Evidence) -> None:
