@@ -20,6 +20,7 @@ from ir.term import Term
 ROW_BYTES = 200_000  # a row up to this size stays in a block between its sweeps
 POINTS = 1024  # positions of one block where nothing else decides
 MOST_SPLITS = 16
+OVERLAP_LOSS = 0.2  # share of the shorter of arithmetic and transfer that the longer one does not hide
 STATE_SHARE = 0.05  # of a loop's fixed time, for every state that it carries
 TILES = (
     (128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.85), (64, 128, 0.7), (128, 64, 0.7), (64, 64, 0.5),
@@ -175,7 +176,8 @@ class Pricing:
         compute = max(tensor * tail, scalar + special) + 0.25 * min(tensor, scalar + special)
         transfer = (cold + stored) / m.copy_bytes_per_s + warm / m.l2_bytes_per_s
         cache = (sum(c.cache_bytes for c in costs) + stored) / m.l2_bytes_per_s
-        body = max(compute / used, transfer / max(used, 0.05), cache / used)
+        work, moved, cached = compute / used, transfer / max(used, 0.05), cache / used
+        body = max(work, moved, cached) + OVERLAP_LOSS * min(work, moved)
         merge = (1.0 + 2e6 * split * stored / m.l2_bytes_per_s) if split > 1 else 0.0
         loops = max(c.sweeps for c in costs) + STATE_SHARE * sum(c.states for c in costs)
         us = m.launch_us + m.sweep_us * loops + body * 1e6 + merge
