@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,3 +125,38 @@ def from_storage(stored: Array, dtype: DType) -> Array:
     if dtype == "bf16":
         return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return stored
+
+
+def value_of(dtype: DType, bits: int) -> float | int | bool:
+    """The number whose bit pattern in `dtype` is `bits`."""
+    match dtype:
+        case "f64":
+            return float(struct.unpack("<d", struct.pack("<Q", bits))[0])
+        case "f32":
+            return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+        case "bf16":
+            return float(struct.unpack("<f", struct.pack("<I", bits << 16))[0])
+        case "f16":
+            return float(struct.unpack("<e", struct.pack("<H", bits))[0])
+        case "bool":
+            return bool(bits)
+    info = DTYPES[dtype]
+    size = 1 << (8 * info.bytes)
+    return bits - size if info.kind == "int" and bits >= size // 2 else bits
+
+
+def bits_of(dtype: DType, value: float | int | bool) -> int:
+    """The bit pattern of `value` rounded to `dtype`."""
+    if is_float(dtype):
+        with np.errstate(all="ignore"):
+            near = rounded(np.asarray(value, dtype=np.float64), dtype)
+        match dtype:
+            case "f64":
+                return int(near.view(np.uint64))
+            case "f32":
+                return int(near.view(np.uint32))
+            case "bf16":
+                return int(near.view(np.uint32)) >> 16
+            case _:
+                return int(near.view(np.uint16))
+    return int(bool(value)) if dtype == "bool" else int(value) % (1 << (8 * DTYPES[dtype].bytes))

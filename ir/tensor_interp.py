@@ -10,7 +10,7 @@ import numpy as np
 from ir import meaning
 from ir import tensor as X
 from ir import term as T
-from ir.dtype import Array
+from ir.dtype import Array, value_of
 from ir.node import IRError, postorder
 from ir.tensor import extents
 
@@ -68,7 +68,7 @@ class _Interpreter:
             case X.Input(name):
                 return self._input(t, name)
             case X.Full(type_, bits, shape):
-                return np.full(extents(shape), T.value_of(type_, bits), dtype=meaning.held(type_, self.exact))
+                return np.full(extents(shape), value_of(type_, bits), dtype=meaning.held(type_, self.exact))
             case X.Iota(extent):
                 return np.arange(*extents((extent,)), dtype=np.int64)
             case X.Map():
@@ -120,7 +120,7 @@ class _Interpreter:
     def _view(self, t: X.View) -> Array:
         shape, x = extents(t.extents), self.values[t.x]
         leaf = self._coordinates(shape, t.sources)
-        fill = np.asarray(T.value_of(t.dtype, t.fill), dtype=x.dtype)
+        fill = np.asarray(value_of(t.dtype, t.fill), dtype=x.dtype)
         if x.size == 0 or 0 in shape:
             return np.full(shape, fill)
         index = [

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from functools import cached_property
 
 import numpy as np
 
-from ir.dtype import DTYPES, DType, compute_type, is_float, is_integer, numpy_type, rounded
+from ir.dtype import DTYPES, DType, bits_of, compute_type, is_float, is_integer, numpy_type, value_of
 from ir.node import IRError, Node
 from ir.ops import BINARY, MONOIDS, UNARY
 
@@ -325,41 +324,6 @@ def join(a: DType, b: DType, what: str) -> DType:
 def fold_type(monoid: str, dtype: DType) -> DType:
     """The type of a fold of values of `dtype`."""
     return dtype if monoid in ("max", "min", "and", "or") else compute_type(dtype)
-
-
-def value_of(dtype: DType, bits: int) -> float | int | bool:
-    """The number whose bit pattern in `dtype` is `bits`."""
-    match dtype:
-        case "f64":
-            return float(struct.unpack("<d", struct.pack("<Q", bits))[0])
-        case "f32":
-            return float(struct.unpack("<f", struct.pack("<I", bits))[0])
-        case "bf16":
-            return float(struct.unpack("<f", struct.pack("<I", bits << 16))[0])
-        case "f16":
-            return float(struct.unpack("<e", struct.pack("<H", bits))[0])
-        case "bool":
-            return bool(bits)
-    info = DTYPES[dtype]
-    size = 1 << (8 * info.bytes)
-    return bits - size if info.kind == "int" and bits >= size // 2 else bits
-
-
-def bits_of(dtype: DType, value: float | int | bool) -> int:
-    """The bit pattern of `value` rounded to `dtype`."""
-    if is_float(dtype):
-        with np.errstate(all="ignore"):
-            near = rounded(np.asarray(value, dtype=np.float64), dtype)
-        match dtype:
-            case "f64":
-                return int(near.view(np.uint64))
-            case "f32":
-                return int(near.view(np.uint32))
-            case "bf16":
-                return int(near.view(np.uint32)) >> 16
-            case _:
-                return int(near.view(np.uint16))
-    return int(bool(value)) if dtype == "bool" else int(value) % (1 << (8 * DTYPES[dtype].bytes))
 
 
 # ---- constructors that normalise (exact in every type)

@@ -21,7 +21,7 @@ from keyword import iskeyword
 import numpy as np
 
 from ir import term as T
-from ir.dtype import DTYPES, is_float
+from ir.dtype import DTYPES, bits_of, is_float
 from ir.node import IRError, postorder
 from ir.ops import BINARY, MONOIDS, UNARY
 
@@ -179,7 +179,7 @@ def _constant(t: T.Const) -> str:
     if t.type == "i64" or t.type == "bool":
         return str(value)
     if is_float(t.type):
-        if math.isnan(value) and t.bits != T.bits_of(t.type, math.nan):
+        if math.isnan(value) and t.bits != bits_of(t.type, math.nan):
             return f"{t.type}.bits({t.bits:#x})"
         return f"{t.type}({str(np.float32(value)) if t.type == 'f32' else repr(value)})"
     return f"{t.type}({value})"

@@ -8,7 +8,7 @@ import numpy as np
 
 from ir import tensor as X
 from ir import term as T
-from ir.dtype import Array, is_float, rounded
+from ir.dtype import Array, bits_of, is_float, rounded
 from ir.loop import contiguous
 
 Inputs = dict[str, Array]
@@ -46,7 +46,7 @@ def view(
     fill: float = 0,
     sources: Sequence[X.Tensor] = (),
 ) -> X.Tensor:
-    return X.View(x, tuple(shape), tuple(index), valid, T.bits_of(x.dtype, fill), tuple(sources))
+    return X.View(x, tuple(shape), tuple(index), valid, bits_of(x.dtype, fill), tuple(sources))
 
 
 def shape_of(x: X.Tensor) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ def cat(x: X.Tensor, y: X.Tensor, dim: int) -> X.Tensor:
 
 
 def full(value: float, dtype: str, shape: Sequence[int]) -> X.Tensor:
-    return X.Full(dtype, T.bits_of(dtype, value), tuple(shape))
+    return X.Full(dtype, bits_of(dtype, value), tuple(shape))
 
 
 def apply(op: str, *operands: X.Tensor | float) -> X.Tensor:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from eggtile.capture.symbols import dim_term
 from eggtile.capture.types import Operand, Scalar, Unsupported
-from ir.dtype import DType, compute_type, is_float
+from ir.dtype import DType, bits_of, compute_type, is_float
 from ir.tensor import Convert, Dim, Full, Iota, Map, Reduce, Tensor, View
-from ir.term import Binary, Index, Term, Unary, Var, binary, bits_of, number
+from ir.term import Binary, Index, Term, Unary, Var, binary, number
 
 Shape = tuple[Dim, ...]
 

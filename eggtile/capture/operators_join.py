@@ -23,9 +23,9 @@ from eggtile.capture.operators_shape import position_of, start_of
 from eggtile.capture.symbols import dim_term
 from eggtile.capture.table import Site, lowers
 from eggtile.capture.types import Scalar, Unsupported
-from ir.dtype import DType
+from ir.dtype import DType, bits_of
 from ir.tensor import Dim, Map, Tensor
-from ir.term import Binary, Const, Term, Unary, binary, bits_of, number
+from ir.term import Binary, Const, Term, Unary, binary, number
 
 # ---- joins
 

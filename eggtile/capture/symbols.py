@@ -8,9 +8,10 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
+from ir.dtype import bits_of, value_of
 from ir.node import IRError, Node, postorder
 from ir.tensor import Dim, Full, Input, Reduce, Result, Tensor, TensorProgram
-from ir.term import Term, Var, binary, bits_of, number, value_of
+from ir.term import Term, Var, binary, number
 
 _OPERATORS: dict[type[ast.AST], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.FloorDiv: "floordiv"}
 _FUNCTIONS = {

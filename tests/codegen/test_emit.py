@@ -13,8 +13,9 @@ import pytest
 from codegen.compile import compile_text
 from codegen.emit import emit
 from codegen.expr import EmitError, literal
+from ir.dtype import bits_of, value_of
 from ir.kernel import THREAD, Array, Assign, If, KernelProgram, Let, Shuffle
-from ir.term import Const, Identity, Round, Select, Term, bits_of, const, unary, value_of
+from ir.term import Const, Identity, Round, Select, Term, const, unary
 from tests.codegen.hand_built import (
     add,
     binary,

@@ -13,9 +13,8 @@ import numpy as np
 
 from egraph.graph import EGraph, ENode
 from ir import meaning
-from ir.dtype import Array
+from ir.dtype import Array, value_of
 from ir.ops import BINARY, MONOIDS, UNARY
-from ir.term import value_of
 
 UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 Context = tuple[tuple[str, int, int], ...]
