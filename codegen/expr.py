@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from codegen import cuda_ops as ops
-from ir.dtype import DTYPES, DType, compute_type, is_float, is_integer
+from ir.dtype import DTYPES, DType, bits_of, compute_type, is_float, is_integer
 from ir.kernel import Array
 from ir.node import IRError
-from ir.term import Binary, Const, Load, Round, Select, Term, Unary, Var, bits_of, const
+from ir.term import Binary, Const, Load, Round, Select, Term, Unary, Var, const
 
 LINE = 96
 HALVES = ("f16", "bf16")
