@@ -16,7 +16,6 @@ from codegen.compile import Binary, CompileError, compile_text
 from codegen.emit import emit
 from codegen.lower import lower_tile
 from codegen.resources import complaints
-from eggtile.gate import WORK, only_written, trials
 from eggtile.pipeline import (
     Compiled,
     Options,
@@ -28,9 +27,10 @@ from eggtile.pipeline import (
     chosen_region,
 )
 from eggtile.tables import progress
+from eggtile.trials import WORK, only_written, trials
 from eggtile.worker import Code, Died, Job, Lap, Worker
 from egraph.laws import LAWS
-from extract.cost import kernel_cost
+from extract.cost import Cost, kernel_cost
 from extract.evidence import Evidence, Measurement, Where, family_of, source_hash
 from extract.key import Canonical, canonical
 from extract.spaces import fallback_schedule, space
@@ -120,7 +120,7 @@ class _Subject:
     form: Form
     known: Canonical
     buffers: tuple[Buffer, ...]
-    modelled_us: float
+    cost: Cost
 
 
 @dataclass
@@ -160,7 +160,7 @@ class Tuner:
         known = canonical(kernel, form)
         buffers = tuple(at_pointer(b) for b in known.buffers)
         cost = kernel_cost(kernel, form, self.machine)
-        subject = _Subject(kernel, form, known, buffers, cost.us)
+        subject = _Subject(kernel, form, known, buffers, cost)
         lines = space(known.kernel, buffers, known.axes, self.machine).lines[: self.limits.lines]
         report = KernelReport(kernel.name, known.key, cost.us, str(lines[0]))
         report.known = len({*map(str, lines)} & {*self.evidence.lines(known.key, self.where)})
@@ -186,31 +186,23 @@ class Tuner:
         for text, alike in list(by_text.items()):
             old = self.evidence.same_text(subject.known.key, alike[0].row.source, self.where)
             if old is not None:
-                self.evidence.add(
-                    *(
-                        replace(old, schedule=str(c.line), where=replace(old.where, code=self.where.code))
-                        for c in alike
-                    )
-                )
+                where = replace(old.where, code=self.where.code)
+                self.evidence.add(*(replace(old, schedule=str(c.line), where=where) for c in alike))
                 report.adopted += len(by_text.pop(text))
-        if by_text and self.worker is not None and (taken := [alike[0] for alike in by_text.values()]):
-            if not taken[0].program.blocks:
-                return
-            rows = {c.text: row for c, row in self._measured(subject, taken, self.worker)}
-            report.measured += len(rows)
-            twins = [c for alike in by_text.values() for c in alike[1:]]
-            self.evidence.add(*(replace(rows[c.text], schedule=str(c.line)) for c in twins))
+        if by_text and self.worker is not None:
+            for c, row in self._measured(subject, [alike[0] for alike in by_text.values()], self.worker):
+                report.measured += 1
+                self.evidence.add(*(replace(row, schedule=str(twin.line)) for twin in by_text[c.text][1:]))
 
     def _written(self, subject: _Subject, line: Schedule) -> _Candidate | None:
         """A candidate's text; a line that cannot be lowered is stored as refused."""
-        cost = kernel_cost(subject.kernel, subject.form, self.machine)
         row = Measurement(
             subject.known.key,
             str(line),
             self.where,
             "refused",
-            family=family_of(subject.kernel, cost, line),
-            modelled_us=subject.modelled_us,
+            family=family_of(subject.kernel, subject.cost, line),
+            modelled_us=subject.cost.us,
             taken=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         try:
@@ -371,5 +363,7 @@ def _kernels(compiled: Compiled) -> dict[str, tuple[KernelForm, Form]]:
     for r in compiled.regions:
         for form in (r.chosen, *r.forms, r.default):
             for kernel in form.kernels:
+                if not any(all(form.axes[a] for a in s.axes) for s in kernel.stores):
+                    continue  # nothing is stored along an empty axis
                 found.setdefault(canonical(kernel, form).key, (kernel, form))
     return found

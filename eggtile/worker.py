@@ -21,7 +21,8 @@ from typing import Any, Protocol
 from codegen import gpu
 from codegen.compile import Binary
 from codegen.gpu import Time
-from eggtile.gate import GateError, Run, Trial, Verdict, gate, launched, storage
+from eggtile.gate import GateError, Run, Verdict, gate, launched
+from eggtile.trials import Trial, storage
 from ir.dtype import Array
 from ir.kernel import KernelProgram
 from ir.loop import Buffer
@@ -194,7 +195,7 @@ def main(device: Device) -> None:
 # ---- the tuner's side
 
 
-class Died(Exception):
+class Died(IRError):
     """The process is gone: `status` is hung or crashed."""
 
     def __init__(self, status: str, reason: str) -> None:
