@@ -77,6 +77,8 @@ class EGraph:
     `positive` classes are never negative (0 only by underflow); `streams` are (fold class, axis) whose prefix
     recurrence can be built in one sweep; `new[axis, class]` is the class of the prefix value after a step.
     `tensors` are whole-tensor names that stand in a class and are not a way to compute it.
+    Of a graph that was saturated with `explain`, `origin` names the law that first made a node (or `written`, or
+    `demand`) and `joins` the laws that made one class of what stood in two.
     """
 
     classes: Mapping[int, tuple[ENode, ...]]
@@ -91,6 +93,8 @@ class EGraph:
     class_of: Mapping[Term, int]
     program: LoopProgram
     tensors: Mapping[int, tuple[ENode, ...]] = field(default_factory=dict)
+    origin: Mapping[tuple[int, ENode], str] = field(default_factory=dict, compare=False)
+    joins: Mapping[int, tuple[str, ...]] = field(default_factory=dict, compare=False)
     report: Report = field(compare=False, default=Report((), (), 0.0, 0.0, 0.0, 0.0, 0, 0))
 
     @property

@@ -30,7 +30,7 @@ V = TypeVar("V")
 
 
 class Reader:
-    """Decodes one frozen egglog graph."""
+    """Decodes one frozen egglog graph; `rank` is a class's canonical number, `alias` the class that another keeps whole."""
 
     def __init__(self, egraph: bindings.EGraph, rows: Rows, program: LoopProgram) -> None:
         self.rows, self.program = rows, program
@@ -39,23 +39,25 @@ class Reader:
         self.sets: dict[bindings.Value, frozenset[str]] = {}
         self.egraph = egraph
         self.functions = egraph.freeze().functions
+        self.rank: dict[int, int] = {}
+        self.alias: dict[int, int] = {}
 
     def graph(self) -> EGraph:
         """The e-graph in canonical numbers."""
         nodes, tensors = self._nodes()
-        slots = {self.egraph.value_to_i64(r.inputs[0]): self._id(r.output) for r in self.functions["slot"].rows}
+        slots = {self.egraph.value_to_i64(r.inputs[0]): self.id(r.output) for r in self.functions["slot"].rows}
         class_of = {t: slots[k] for t, k in self.rows.number.items()}
         roots = tuple(class_of[r.value] for r in self.program.results)
         streams = sweepable(nodes, self._pairs("streams"), _new(nodes))
-        alias = {c: n.children[0] for c, ns in nodes.items() for n in ns if n.op == "Whole"}
+        self.alias = alias = {c: n.children[0] for c, ns in nodes.items() for n in ns if n.op == "Whole"}
         nodes, tensors = _merged(nodes, alias), _merged(tensors, alias)
         new = _new(nodes)
         keep = _reachable(nodes, (*roots, *class_of.values()), streams, new)
-        rank = ranks({c: nodes[c] for c in keep})
+        self.rank = rank = ranks({c: nodes[c] for c in keep})
         return EGraph(
             classes={rank[c]: renumbered(nodes[c], rank, c) for c in sorted(keep, key=rank.__getitem__)},
             roots=tuple(rank[c] for c in roots),
-            free=_facts(self._axes("free"), rank),
+            free=_facts(self._axis_facts("free"), rank),
             folded=_facts(_folded(nodes, rank), rank),
             dtype=_facts(self._dtypes(), rank),
             safe=frozenset(rank[c] for c in self._members("safe") if c in rank),
@@ -71,19 +73,22 @@ class Reader:
             },
         )
 
-    def _id(self, value: bindings.Value) -> int:
+    def id(self, value: bindings.Value) -> int:
+        """The number of a class."""
         return self.ids.setdefault(value, len(self.ids))
 
-    def _string(self, value: bindings.Value) -> str:
+    def string(self, value: bindings.Value) -> str:
+        """A string of the graph."""
         found = self.strings.get(value)
         if found is None:
             found = self.strings[value] = self.egraph.value_to_string(value)
         return found
 
-    def _set(self, value: bindings.Value) -> frozenset[str]:
+    def axes(self, value: bindings.Value) -> frozenset[str]:
+        """A set of axes of the graph."""
         found = self.sets.get(value)
         if found is None:
-            found = frozenset(map(self._string, self.egraph.value_to_set(value)))
+            found = frozenset(map(self.string, self.egraph.value_to_set(value)))
             self.sets[value] = found
         return found
 
@@ -98,40 +103,40 @@ class Reader:
             for row in function.rows:
                 if not row.subsumed:
                     into = tensors if c.op == "Tensor" else nodes
-                    into[self._id(row.output)].add(self._decoded(c, row))
+                    into[self.id(row.output)].add(self.decoded(c, row))
         return nodes, tensors
 
-    def _decoded(self, c: Constructor, row: bindings.FrozenRow) -> ENode:
+    def decoded(self, c: Constructor, row: bindings.FrozenRow) -> ENode:
+        """A row of a constructor as a node over egglog's classes."""
         payload: list[str | int] = [PREFIX_OF[c.name]] if c.op == "Prefix" else []
         children: list[int] = []
         for kind, value in zip(c.kinds, row.inputs, strict=True):
             match kind:
                 case "term":
-                    children.append(self._id(value))
+                    children.append(self.id(value))
                 case "text":
-                    payload.append(self._string(value))
+                    payload.append(self.string(value))
                 case "bits":
                     payload.append(unsigned(self.egraph.value_to_i64(value)))
                 case "dtype":
                     payload.append(DTYPE_OF[self.egraph.value_to_i64(value)])
                 case "axes":
-                    payload += sorted(self._set(value))
+                    payload += sorted(self.axes(value))
         return ENode(c.op, tuple(payload), tuple(children))
 
-    def _axes(self, name: str) -> dict[int, frozenset[str]]:
-        return {self._id(r.inputs[0]): self._set(r.output) for r in self.functions[name].rows}
+    def _axis_facts(self, name: str) -> dict[int, frozenset[str]]:
+        return {self.id(r.inputs[0]): self.axes(r.output) for r in self.functions[name].rows}
 
     def _dtypes(self) -> dict[int, str]:
         return {
-            self._id(r.inputs[0]): DTYPE_OF[self.egraph.value_to_i64(r.output)]
-            for r in self.functions["dtype"].rows
+            self.id(r.inputs[0]): DTYPE_OF[self.egraph.value_to_i64(r.output)] for r in self.functions["dtype"].rows
         }
 
     def _members(self, name: str) -> set[int]:
-        return {self._id(r.inputs[0]) for r in self.functions[name].rows}
+        return {self.id(r.inputs[0]) for r in self.functions[name].rows}
 
     def _pairs(self, name: str) -> set[tuple[int, str]]:
-        return {(self._id(r.inputs[0]), self._string(r.inputs[1])) for r in self.functions[name].rows}
+        return {(self.id(r.inputs[0]), self.string(r.inputs[1])) for r in self.functions[name].rows}
 
 
 def _new(nodes: Classes) -> dict[tuple[str, int], int]:

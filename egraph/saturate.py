@@ -15,7 +15,9 @@ from egraph.encode import FIXED, PREFIX_CONSTRUCTORS, Rows, encode
 from egraph.graph import Budget, EGraph, EGraphError, LawReport, PhaseReport, Report
 from egraph.law import Law
 from egraph.laws import PLUMBING, laws
+from egraph.matches import Rule, Signature, recorded
 from egraph.readback import Reader
+from egraph.recall import explained
 from ir.loop import LoopProgram
 from ir.term import Term
 
@@ -103,10 +105,12 @@ def saturate(
     phases: Sequence[Phase] = ALL,
     budget: Budget | None = None,
     tags: Tags | None = None,
+    explain: bool = False,
 ) -> EGraph:
     """The e-graph of a program under the laws of a numerics setting, less those named in `without`.
 
     No phases give the program as written. `tags` are names of whole tensors, each with its term and its operands.
+    With `explain` every rule writes down its matches and the graph is `Explained`.
     """
     for phase in phases:
         for ruleset in phase.rulesets:
@@ -120,9 +124,14 @@ def saturate(
         (r.value for r in program.results),
         ((label, term, operands) for label, (term, operands) in (tags or {}).items()),
     )
+    text = _text(rows, chosen)
+    rules: tuple[Rule, ...] = ()
+    signatures: Mapping[str, Signature] = {}
+    if explain:
+        text, rules, signatures = recorded(text)
     with TemporaryDirectory() as folder:
         engine = Engine(Path(folder))
-        engine.run(_text(rows, chosen))
+        engine.run(text)
         built = time.perf_counter()
         rows.write(Path(folder))
         engine.run(_insertion(rows))
@@ -131,7 +140,10 @@ def saturate(
     deadline = inserted + budget.seconds
     reports = [engine.saturate(p, names, budget, deadline) for p in phases or AS_WRITTEN]
     saturated = time.perf_counter()
-    graph = Reader(engine.egraph, rows, program).graph()
+    reader = Reader(engine.egraph, rows, program)
+    graph = reader.graph()
+    if explain:
+        graph = explained(graph, reader, rules, signatures)
     end = time.perf_counter()
     report = Report(
         tuple(reports),

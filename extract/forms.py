@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from egraph.graph import EGraph
 from egraph.saturate import saturate
+from egraph.trace import Explained
 from extract.assembly import Assembly, Kernel
 from extract.candidates import Candidate, Candidates
 from extract.cost import Cost, kernel_cost, sweeps
@@ -18,6 +19,7 @@ from extract.cover import CoverProblem
 from extract.fragments import Breadth, Fragments
 from extract.items import Scope
 from extract.key import Canonical
+from extract.lineage import Reasons, named
 from extract.regions import Copy, cuts, spelled
 from extract.rounding import without_rounds
 from extract.source import Source
@@ -37,6 +39,7 @@ class Choice:
     us: float
     gap: float
     signature: tuple[object, ...]
+    reasons: Reasons = ()
 
 
 class Region:
@@ -66,7 +69,8 @@ class Region:
             signature = tuple(sorted((tuple(sorted(c.outs)), c.cost.shape) for c in picks))
             if signature in out:
                 continue
-            out[signature] = Choice(tuple(c.parts for c in picks), cover.us, cover.gap, signature)
+            kernels = tuple(c.parts for c in picks)
+            out[signature] = Choice(kernels, cover.us, cover.gap, signature, self._reasons(kernels))
             loops: Counter[str] = Counter()
             for c in picks:
                 loops.update(c.cost.sweeps)
@@ -75,6 +79,15 @@ class Region:
             kinds[kind] += 1
         first = sorted(out, key=lambda s: (turn[s], out[s].us))[:k]
         return sorted((out[s] for s in first), key=lambda c: c.us)
+
+    def _reasons(self, kernels: Sequence[Kernel]) -> Reasons:
+        """Why the kernels' values are those of the roots as written; nothing where the graph has no history."""
+        if not isinstance(self.scope.graph, Explained):
+            return ()
+        made = {c: t for kernel in kernels for part in kernel for c, t in part}
+        picks = self.fragments.lineage.picks(made)
+        written = self.scope.graph.trace.written
+        return tuple((written[t], picks[c]) for c in self.scope.roots for t in self.scope.source.values_of(c))
 
     def _live(self, candidates: Sequence[Candidate]) -> set[int]:
         """Classes that the best cover by these candidates makes."""
@@ -102,7 +115,8 @@ def forms(
     `price` gives the measured time of a kernel in us where one is known. With `drop_rounds` (never under strict
     numerics) values that stay inside a kernel keep the precision of their arithmetic where eager operators round
     them. `details` of a form hold its `signature`, the `gap` to the best that was not closed in `budget_s`, its
-    `sweeps`, and the `Cost` of each kernel by name in `kernels`.
+    `sweeps`, and the `Cost` of each kernel by name in `kernels`; with a graph that is `Explained` also the `reasons`
+    that it equals the program, the `analyses` they rest on and, where some are left out, `dropped_rounds`.
     """
     deadline = time.perf_counter() + budget_s
     source = Source(graph)
@@ -125,8 +139,9 @@ def forms(
             kernels += own if spelling is first else Copy(source, first, spelling).kernels(own)
         chosen = [solved[key][1][n] for key, n in picks.items()]
         form = Assembly(source, source.substitute.extents, kernels).form("")
+        form = named(form, graph, tuple(r for c in chosen for r in c.reasons))
         if drop_rounds:
-            form = replace(form, kernels=tuple(map(without_rounds, form.kernels)))
+            form = without_rounds(form)
         signature = tuple(c.signature for c in chosen)
         ranked.append(_costed(form, machine, price, signature, max(c.gap for c in chosen)))
     ranked.sort(key=lambda f: f.cost_us)
@@ -169,7 +184,7 @@ def _costed(form: Form, machine: Machine, price: Price | None, signature: tuple[
         costs[kernel.name] = cost
         for axis, n in sweeps(kernel).items():
             loops[axis] = loops.get(axis, 0) + n
-    details = {"signature": signature, "gap": gap, "sweeps": loops, "kernels": costs}
+    details = {**form.details, "signature": signature, "gap": gap, "sweeps": loops, "kernels": costs}
     return replace(form, cost_us=total, details=details)
 
 

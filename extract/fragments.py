@@ -19,6 +19,7 @@ from extract.build import node_term, stream
 from extract.cost import Cost, Pricing
 from extract.facts import buffers_read, open_states
 from extract.items import Scope
+from extract.lineage import Lineage
 from extract.source import buffer_of, class_read
 from extract.work import EXPONENTIALS
 from ir import term as T
@@ -63,6 +64,7 @@ class Fragments:
         self.pricing = Pricing(self.substitute.extents, buffers, machine, lambda t: t not in self.risky)
         self.choice: dict[Term, Choice] = {}
         self.class_of: dict[Term, int] = {}
+        self.lineage = Lineage(self.graph)
         self._known: dict[int, list[Term]] = {}
         self._busy: set[int] = set()
         self._costs: dict[Term, Cost] = {}
@@ -144,7 +146,9 @@ class Fragments:
             (below,) = n.children
             axis = str(n.payload[1])
             if axis in self.source.swept_by(below):
-                yield T.State(f"s{below}", self.graph.dtype[below], tuple(sorted(self.graph.free[below])))
+                state = T.State(f"s{below}", self.graph.dtype[below], tuple(sorted(self.graph.free[below])))
+                self.lineage.node(c, state, n, ())
+                yield state
             return
         options = [self.uses(k) for k in n.children]
         if n.op == "Load":
@@ -154,6 +158,7 @@ class Fragments:
             t = None if chosen is None else self._built(c, n, kids)
             if t is not None and chosen is not None:
                 self.choice.setdefault(t, chosen)
+                self.lineage.node(c, t, n, kids)
                 yield t
 
     def _built(self, c: int, n: ENode, kids: Sequence[Term]) -> Term | None:
@@ -199,6 +204,7 @@ class Fragments:
             if chosen is not None:
                 t = stream(axis, c, {x: (self._monoid(x, axis), updates[x]) for x in sorted(updates)})
                 self.choice.setdefault(t, chosen)
+                self.lineage.sweep(c, t, axis, updates)
                 yield t
 
     def _states(self, t: Term, axis: str) -> list[int]:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from extract.facts import product
 from extract.rewrite import with_children
 from ir import term as T
 from ir.dtype import DTYPES
-from ir.loop import KernelForm, Part, Store
+from ir.loop import Form, KernelForm, Part, Store
 from ir.node import postorder
 from ir.term import Term
 
 
-def without_rounds(kernel: KernelForm) -> KernelForm:
+def without_rounds(form: Form) -> Form:
+    """The form with `kernel_without_rounds` of its kernels; `details` count the roundings left out."""
+    kernels = tuple(map(kernel_without_rounds, form.kernels))
+    dropped = sum(map(_rounds, form.kernels)) - sum(map(_rounds, kernels))
+    return replace(form, kernels=kernels, details={**form.details, "dropped_rounds": dropped})
+
+
+def _rounds(kernel: KernelForm) -> int:
+    return sum(isinstance(t, T.Round) for t in postorder(*(s.value for s in kernel.stores)))
+
+
+def kernel_without_rounds(kernel: KernelForm) -> KernelForm:
     """The kernel without the roundings between its operators; those of stores, of casts and of factors stay.
 
     A factor of a contraction stays narrow for the tensor cores, and a type of less range than its argument's (f16)

@@ -61,6 +61,11 @@ class Source:
                 readers[k].add(c)
         self.fan = {c: max(1, len(r)) for c, r in readers.items()}
 
+    def values_of(self, c: int) -> list[Term]:
+        """The written terms that a kernel which makes the class stands for: its results, or its first term."""
+        results = (s.value for s in self.graph.program.results if self.graph.class_of[s.value] == c)
+        return list(dict.fromkeys(results)) or [self.terms[c]]
+
     # ---- how a class is stored
 
     def axes(self, c: int) -> tuple[str, ...]:
