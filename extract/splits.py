@@ -1,0 +1,237 @@
+"""A kernel whose long sweeps are split over blocks: kernels that fold pieces of an axis, and one that merges them.
+
+The split axis keeps its name for positions inside a piece; a new axis numbers the pieces. A sweep over one piece
+leaves partial results in scratch buffers: the value of a fold, the best value and its position, every state of a
+stream. The next kernel folds them over the pieces, states moved to the merged values of the others as after any
+stream of tiles. Sweeps that depend on merged results become one more kernel; what is stored comes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from extract.facts import buffers_read, levels, open_states, swept
+from extract.merging import steps
+from extract.rewrite import rebuilt, with_children
+from extract.roles import memory_order
+from ir import term as T
+from ir.dtype import is_float
+from ir.loop import Buffer, KernelForm, Part, Store, contiguous
+from ir.node import IRError, postorder
+from ir.ops import MONOIDS
+from ir.term import Term
+
+_NONE: Mapping[Any, Term] = {}
+NEIGHBOURS = 64
+"""Pieces that do not divide the axis are a multiple of so many positions, so that vectors stay whole and aligned."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One kernel of a split kernel, with the buffers and the extents that it sees."""
+
+    kernel: KernelForm
+    buffers: tuple[Buffer, ...]
+    axes: Mapping[str, int]
+
+
+def split(
+    kernel: KernelForm, buffers: Sequence[Buffer], axes: Mapping[str, int], axis: str, count: int
+) -> tuple[Piece, ...]:
+    """The kernels, in order, that compute `kernel` with its sweeps over `axis` split into at most `count` pieces."""
+    reason = unsplittable(kernel, axis)
+    if reason:
+        raise IRError(reason)
+    cut = _Cut(axis, axes[axis], count, {*axes, *(b.name for b in buffers)})
+    known, rest, out = tuple(buffers), kernel, list[Piece]()
+    while any(axis in levels(t) for t in _terms(rest)):
+        level = _Level(cut, axes)
+        rest = replace(rest, parts=tuple(level.part(p, known) for p in rest.parts))
+        known = (*known, *level.scratch)
+        inner = {**axes, axis: cut.length, cut.outer: cut.count, cut.merging: cut.count}
+        out.append(Piece(KernelForm(f"{kernel.name}_{len(out)}", tuple(level.parts)), known, inner))
+    last = KernelForm(f"{kernel.name}_{len(out)}", rest.parts)
+    return (*out, Piece(last, known, {**axes, cut.merging: cut.count}))
+
+
+def unsplittable(kernel: KernelForm, axis: str) -> str:
+    """Why the sweeps over the axis cannot be split; nothing where they can."""
+    found = [t for t in postorder(*_terms(kernel)) if axis in swept(t)]
+    if not found:
+        return f"the kernel does not sweep over {axis}"
+    for t in found:
+        if isinstance(t, T.Scan):
+            return f"a scan along {axis} is not split"
+        if isinstance(t, T.Stream) and steps(t) is None:
+            return f"a stream over {axis} takes its positions one by one"
+        if open_states(t):
+            return f"a sweep over {axis} depends on the states of another"
+    return ""
+
+
+def split_axis(kernel: KernelForm, buffers: Sequence[Buffer], axes: Mapping[str, int]) -> str | None:
+    """The axis that is split: the longest that can be, the slowest in memory among equals."""
+    able = [
+        a for p in kernel.parts for a in memory_order(p, buffers, list(postorder(*_terms(kernel)))) if axes[a] > 1
+    ]
+    able = [a for a in able if not unsplittable(kernel, a)]
+    return max(able, key=lambda a: axes[a]) if able else None
+
+
+def _terms(kernel: KernelForm) -> list[Term]:
+    return [t for s in kernel.stores for t in (s.value, *s.index)]
+
+
+def piece_length(extent: int, count: int) -> int:
+    """Positions of a piece: the last pieces are short or empty where they do not divide the axis."""
+    least = max(1, -(-extent // max(count, 1)))
+    return least if extent == least * count or least < NEIGHBOURS else -(-least // NEIGHBOURS) * NEIGHBOURS
+
+
+class _Cut:
+    """How an axis is cut: `length` positions of each of `count` pieces, numbered by `outer`, folded over `merging`."""
+
+    def __init__(self, axis: str, extent: int, count: int, taken: set[str]) -> None:
+        self.axis, self.extent = axis, extent
+        self.length = piece_length(extent, count)
+        self.count = max(1, -(-extent // self.length))
+        self.taken = taken
+        self.outer, self.merging = self.fresh(f"{axis}p"), self.fresh(f"{axis}m")
+        start = T.binary("mul", T.Index(self.outer), T.number(self.length))
+        self.position = T.binary("add", start, T.Index(axis))
+        even = self.count * self.length == extent
+        self.inside = None if even else T.binary("lt", self.position, T.number(extent))
+
+    def fresh(self, name: str) -> str:
+        """A name that nothing has yet."""
+        while name in self.taken:
+            name += "p"
+        self.taken.add(name)
+        return name
+
+    def masked(self, x: Term, monoid: str) -> Term:
+        """A contribution at a position inside a piece, or the identity beyond the end of the axis."""
+        if self.inside is None:
+            return x
+        match x:
+            case T.Binary("mul", a, b) if monoid == "add" and a.free - b.free and b.free - a.free:
+                return T.binary("mul", self.masked(a, monoid), self.masked(b, monoid))
+        return T.select(self.inside, x, T.Identity(monoid))
+
+    def within(self, x: Term, states: Mapping[str, Term] = _NONE, updates: Mapping[Term, Term] = _NONE) -> Term:
+        """A term at the position inside a piece, over the states and updates of the piece."""
+
+        def leaf(t: Term, kids: Sequence[Term]) -> Term:
+            match t:
+                case T.Index(self.axis):
+                    return self.position
+                case T.Extent(self.axis):
+                    return T.number(self.extent)
+                case T.State(name) if name in states:
+                    return states[name]
+            return updates[t] if t in updates else with_children(t, kids)
+
+        return rebuilt([x], leaf)[0]
+
+    def folded(self, t: T.Fold, monoid: str) -> Term:
+        """The fold over one piece."""
+        return T.fold(t.axes, monoid, self.masked(self.within(t.x), t.monoid))
+
+    def streamed(self, t: T.Stream) -> tuple[T.Carry, ...]:
+        """The states of a stream over one piece; a position beyond the end contributes nothing."""
+        own: dict[str, Term] = {
+            c.name: T.State(c.name, c.dtype, tuple(sorted({*state_axes(t, c), self.outer}))) for c in t.carries
+        }
+        updates: dict[Term, Term] = {}
+        for s in steps(t) or ():
+            part = self.masked(self.within(s.part, own, updates), s.carry.monoid)
+            moved = own[s.carry.name] if s.moved is None else self.within(s.moved, own, updates)
+            updates[s.carry.update] = T.binary(MONOIDS[s.carry.monoid].combine, moved, part)
+        return tuple(T.Carry(c.name, c.monoid, updates[c.update]) for c in t.carries)
+
+
+def state_axes(t: T.Stream, c: T.Carry) -> frozenset[str]:
+    """The axes of a state of a stream: its own where it is read, else those of what it is set to."""
+    for k in postorder(*(other.update for other in t.carries)):
+        if isinstance(k, T.State) and k.name == c.name:
+            return frozenset(k.axes)
+    return c.update.free - {t.axis}
+
+
+class _Level:
+    """The sweeps of a kernel that depend on no other: what one piece makes of each, and how the pieces merge."""
+
+    def __init__(self, cut: _Cut, axes: Mapping[str, int]) -> None:
+        self.cut, self.axes = cut, axes
+        self.made: dict[Term, Term] = {}
+        self.scratch: list[Buffer] = []
+        self.stores: list[Store] = []
+        self.parts: list[Part] = []
+
+    def part(self, part: Part, buffers: Sequence[Buffer]) -> Part:
+        """The part over merged results; its sweeps over pieces become a part of their own in `parts`."""
+        terms = [t for s in part.stores for t in (s.value, *s.index)]
+        self.order = memory_order(part, buffers, list(postorder(*terms)))
+        self.stores = []
+        terms = rebuilt(terms, self._leaf)
+        stores = []
+        for s in part.stores:
+            value, *index = (terms.pop(0) for _ in range(1 + len(s.index)))
+            stores.append(replace(s, value=value, index=tuple(index)))
+        read = frozenset[str]().union(*(buffers_read(t) for s in stores for t in (s.value, *s.index)))
+        kept = tuple(s for s in self.stores if s.buffer in read)
+        if kept:
+            free = frozenset[str]().union(*(s.axes for s in kept))
+            self.parts.append(Part((self.cut.outer, *(a for a in self.order if a in free)), kept))
+        return replace(part, stores=tuple(stores))
+
+    def _leaf(self, t: Term, kids: Sequence[Term]) -> Term:
+        if self.cut.axis not in swept(t) or levels(t)[self.cut.axis] > 1:
+            return with_children(t, kids)
+        if t not in self.made:
+            if isinstance(t, T.Stream):
+                self._stream(t)
+            elif isinstance(t, T.Fold):
+                self.made[t] = self._fold(t)
+        return self.made[t]
+
+    def _fold(self, t: T.Fold) -> Term:
+        """A fold as the fold of its pieces; of equally good pieces the first has the position."""
+        row, over = MONOIDS[t.monoid], self.cut.merging
+        if not row.pair:
+            return T.fold(over, t.monoid, self._partial(self.cut.folded(t, t.monoid), t.free))
+        start = T.binary("sub", self.cut.position, T.Index(t.axes[0]))
+        where = self._partial(T.binary("add", start, self.cut.folded(t, t.monoid)), t.free)
+        best = self._partial(self.cut.folded(t, row.combine), t.free)
+        hit = T.binary("eq", best, T.fold(over, row.combine, best))
+        if is_float(best.dtype):
+            hit = T.binary("or", hit, T.unary("isnan", best))
+        return T.fold(over, "min", T.select(hit, where, T.Identity("min")))
+
+    def _stream(self, t: T.Stream) -> None:
+        """The last states of a stream from those of its pieces."""
+        carries = self.cut.streamed(t)
+        old = {c.name: self._partial(T.Stream(t.axis, carries, c.name), state_axes(t, c)) for c in t.carries}
+        merged: dict[Term, Term] = {}
+
+        def leaf(k: Term, kids: Sequence[Term]) -> Term:
+            if isinstance(k, T.State) and k.name in old:
+                return old[k.name]
+            return merged[k] if k in merged else with_children(k, kids)
+
+        for s in steps(t) or ():
+            moved = old[s.carry.name] if s.moved is None else rebuilt([s.moved], leaf)[0]
+            total = T.fold(self.cut.merging, s.carry.monoid, moved)
+            merged[s.carry.update] = self.made[T.Stream(t.axis, t.carries, s.carry.name)] = total
+
+    def _partial(self, value: Term, free: frozenset[str]) -> T.Load:
+        """Store what every piece makes, a value over the axes `free`; gives it back along the merging axis."""
+        along = [a for a in self.order if a in free]
+        shape = (self.cut.count, *(self.axes[a] for a in along))
+        b = Buffer(self.cut.fresh(f"p{len(self.cut.taken)}"), value.dtype, shape, contiguous(shape), role="scratch")
+        rest = tuple(map(T.Index, along))
+        self.scratch.append(b)
+        self.stores.append(Store(b.name, (T.Index(self.cut.outer), *rest), value))
+        return T.Load(b.name, b.dtype, (T.Index(self.cut.merging), *rest))
