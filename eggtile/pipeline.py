@@ -204,7 +204,7 @@ def compile_kernel(
     if key in seen:
         return replace(seen[key], form=kernel, arguments=arguments)
     with clock.span("schedule"):
-        tile = tile_program(known.kernel, buffers, known.axes, line)
+        tile = tile_program(known.kernel, buffers, known.axes, line, options.numerics == "strict")
     with clock.span("passes"):
         program = lower_tile(tile, machine, observe)
     with clock.span("emit"):

@@ -52,7 +52,15 @@ class Loop:
 class Values:
     """Writes the values of one part; what sweeps make is written by `write`, `at_once` and `scanned` of a subclass."""
 
-    def __init__(self, part: Part, buffers: Sequence[Buffer], axes: Mapping[str, int], schedule: Schedule) -> None:
+    def __init__(
+        self,
+        part: Part,
+        buffers: Sequence[Buffer],
+        axes: Mapping[str, int],
+        schedule: Schedule,
+        quotients: bool = False,
+    ) -> None:
+        self.quotients = quotients
         part = replace(part, stores=tuple(s for s in part.stores if all(axes[a] for a in s.axes)))
         self.terms = Placing(part.stores, tile_axes(roles(part, buffers), axes, schedule))
         self.axes = self.terms.axes
@@ -148,13 +156,18 @@ class Values:
         return self.value(t, loop)
 
     def written(self, t: Term, loop: Loop, around: frozenset[str]) -> Term:
-        """A pointwise term over operands; `x / y` and `x - y` stay in one piece."""
+        """A pointwise term over operands; `x / y` and `x - y` stay in one piece.
+
+        Where many elements share a divisor they are multiplied by its reciprocal, unless quotients are wanted.
+        """
         match t:
             case T.Binary("mul" | "add" as op, x, y):
                 inverse = "recip" if op == "mul" else "neg"
                 if _is(x, inverse) and not _is(y, inverse):
                     x, y = y, x
                 first = self.operand(x, loop, around)
+                if _is(y, "recip") and frozenset() < y.free < around and not self.quotients:
+                    return T.Binary(op, first, self.value(y, loop))
                 if _is(y, inverse):
                     return T.Binary(op, first, T.Unary(inverse, self.operand(y.terms[0], loop, around)))
                 return T.Binary(op, first, self.operand(y, loop, around))

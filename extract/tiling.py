@@ -25,13 +25,20 @@ from ir.tile import TilePart, TileProgram
 
 
 def tile_program(
-    kernel: KernelForm, buffers: Sequence[Buffer], axes: Mapping[str, int], schedule: Schedule
+    kernel: KernelForm,
+    buffers: Sequence[Buffer],
+    axes: Mapping[str, int],
+    schedule: Schedule,
+    quotients: bool = False,
 ) -> TileProgram:
-    """The tile program of `kernel` under `schedule`; `axes` gives extents, `buffers` at least the buffers it uses."""
+    """The tile program of `kernel` under `schedule`; `axes` gives extents, `buffers` at least the buffers it uses.
+
+    With `quotients` every division rounds once, as strict numerics ask; else a row's divisor is inverted once.
+    """
     used = set[str]()
     for s in kernel.stores:
         used |= {s.buffer}.union(*map(buffers_read, terms_of(s)))
-    parts = tuple(_Tiling(p, buffers, axes, schedule).part() for p in kernel.parts)
+    parts = tuple(_Tiling(p, buffers, axes, schedule, quotients).part() for p in kernel.parts)
     return TileProgram(kernel.name, tuple(b for b in buffers if b.name in used), parts, schedule)
 
 
