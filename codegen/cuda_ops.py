@@ -219,7 +219,7 @@ _FLOAT_FUNCTIONS = {
         "  return r != 0 && (b < 0) != (r < 0) ? r + b : r;\n"
         "}"
     ),
-    "mulz": Function("$T mulz($T a, $T b) { return a == 0 ? 0 : a * b; }"),
+    "mulz": Function("$T mulz($T a, $T b) { return a * (isfinite(b) ? b : 0); }"),
     "addz": Function("$T addz($T a, $T b) { return isinf(a) && a < 0 ? a : a + b; }"),
 }
 

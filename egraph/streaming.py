@@ -4,8 +4,8 @@
 equality that holds for all extents holds on prefixes, so these are ordinary constructors. Where g = c * r, j is not
 free in c and r holds no fold over j, the sum of g obeys New(D) = Old(D) * (New c / Old c) + New(g).
 
-Step 0 needs no peeling: `mulz` is 0 where its first operand is 0, `addz` is -inf where its first operand is -inf. The
-same `addz` joins a streamed value to a running one, so that a value masked out by -inf stays out while its whole
+Step 0 needs no peeling: `mulz` takes a ratio that is not finite as 0, and what it rescales then is 0, or is NaN and
+stays so; `addz` is -inf where its first operand is -inf. The same `addz` joins a streamed value to a running one, so that a value masked out by -inf stays out while its whole
 prefix is masked. For the same reason `Old` of a fold is a state and is not taken apart: before step 0 it is the
 identity, which other ways to write the fold need not give. The factor c must be an exponential, since one that could
 be 0 forgets what it multiplied, and its exponent never positive, since a prefix may be far from the completed value.
@@ -132,11 +132,11 @@ def prefix_of_a_value_without_folds() -> list[Rule]:
 
 
 @relational("streaming", "exact", "push")
-def prefix_of_an_extent() -> list[Rule]:
-    """On a prefix, the extent of the axis is the number of steps."""
+def extent_is_a_sum_of_ones() -> list[Rule]:
+    """The extent of an axis is the sum of 1 over it, so that its prefix is the running count."""
     return [
-        ("(= n (New j e)) (= e (Extent j))", '(union n (Binary "add" (Index j) (Const 512 1)))'),
-        ("(= n (Old j e)) (= e (Extent j))", "(union n (Index j))"),
+        (f"(= n ({p} j e)) (= e (Extent j))", '(union e (Fold (set-of j) "add" (Const 512 1)))')
+        for p in ("New", "Old")
     ]
 
 
@@ -146,10 +146,14 @@ def prefix_passes_sums() -> list[Rule]:
     live = f'(= n (New j e)) (= e (Binary "add" a b)) {has_fold("b", "j").facts}'
     streamed = f"{no_fold('a', 'j').facts} {varies('a', 'j').facts}"
     row = f"{no_fold('a', 'j').facts} {constant('a', 'j').facts}"
+    chain = f"{has_fold('a', 'j').facts} {varies('a', 'j').facts}"
+    total = f"{has_fold('a', 'j').facts} {constant('a', 'j').facts} {constant('b', 'j').facts}"
     return [
         (f"{live} {streamed}", '(union n (Binary "addz" a (New j b)))'),
         (f"{live} {row}", '(union n (Binary "add" a (New j b)))'),
-        (f"{live} {has_fold('a', 'j').facts}", '(union n (Binary "add" (New j a) (New j b)))'),
+        (f"{live} {chain} {constant('b', 'j').facts}", '(union n (Binary "addz" (New j a) (New j b)))'),
+        (f"{live} {chain} {varies('b', 'j').facts}", '(union n (Binary "add" (New j a) (New j b)))'),
+        (f"{live} {total}", '(union n (Binary "add" (New j a) (New j b)))'),
     ]
 
 

@@ -58,7 +58,7 @@ class Scope:
         if len(readers) == 1 and kept:
             return False  # its one reader is a better place to cut
         if ops & {*PLAIN, "Prefix"} or not g.free[c]:
-            return bool(ops & {"Fold"}) and not ops & {"Load", "Prefix"}
+            return bool(ops & {"Fold"}) and not ops & {"Load", "Prefix", "Extent"}
         if g.folded[c] and not kept:
             return True
         shared = self.source.fan.get(c, 1) > 1 and c in self.source.terms and g.dtype[c] != "bool"

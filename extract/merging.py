@@ -1,20 +1,20 @@
-"""How several positions of a stream are taken at once: each state's update as a rescaled old value and a contribution.
+"""How several positions of a stream are taken at once: each state's update as what becomes of the old state, and a part.
 
-Where an update is `old (x) ratio (+) contribution`, with (x) the multiplication or addition that distributes over the
-state's monoid (+), the contributions of many positions fold together, and so do partial states, each rescaled by its
-ratio to the common state. This needs ratios that compose and contributions that rescale alike; both are tested on
-numbers. The rescaled value is `mulz(ratio, old)`: what a partial state holds before it meets a value that counts, even
-NaN, is forgotten when the ratio from there is 0.
+Where an update is `moved (+) part`, (+) the state's monoid, and only `moved` reads states as they were before the step,
+the parts of many positions fold together, and so do partial states, each moved to the common values of the others.
+This is right where moving what the positions so far gave is giving it anew under the new values, which is tested on
+numbers: then the law of one step holds for a step of any number of positions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
+from extract.facts import open_states
 from extract.rewrite import rebuilt, with_children
 from ir import term as T
 from ir.dtype import Array, is_float
@@ -24,82 +24,70 @@ from ir.node import postorder
 from ir.ops import MONOIDS
 from ir.term import Term, Var
 
-SCALES: Mapping[str, tuple[tuple[str, str], str]] = {
-    "add": (("mulz", "mul"), "mul"),
-    "max": (("addz", "add"), "add"),
-}
-"""Per monoid: the operators that rescale its results (the first forgets where the ratio does), and how ratios compose."""
-SAMPLES = 64
+SAMPLE, SAMPLES = "sample", 16
+POSITIONS, BEFORE = 5, 3  # of a stream on numbers: all of them, and those before the step
+OTHER = 2  # extent of every other axis there
 
 
 @dataclass(frozen=True)
 class Step:
-    """One state: its new value is the old one, rescaled by `scale` and `ratio` where they are there, (+) `part`."""
+    """One state: its new value is `moved` (None: the old value as it is) combined with `part`."""
 
     carry: T.Carry
     part: Term
-    scale: str | None = None
-    ratio: Term | None = None
+    moved: Term | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether the state is the number of positions."""
+        return self.moved is None and self.carry.monoid == "add" and self.part is T.number(1)
 
 
 @lru_cache(maxsize=512)
 def steps(stream: T.Stream) -> tuple[Step, ...] | None:
     """The steps of a stream's states, each after those it depends on; None where positions must be taken one by one."""
-    new = {c.update: Var(f"new_{c.name}", c.dtype, ("sample",)) for c in stream.carries}
+    new = {c.update: Var(f"new_{c.name}", c.dtype, ()) for c in stream.carries}
     found = [_split(c, new, stream.axis) for c in stream.carries]
     known = [s for s in found if s is not None]
-    if len(known) < len(found) or not all(_composes(s, stream) for s in known):
+    if len(known) < len(found):
         return None
-    return tuple(_ordered(known))
+    ordered = tuple(_ordered(known))
+    return ordered if _Numbers(stream, ordered).agree() else None
 
 
 def _split(carry: T.Carry, new: Mapping[Term, Var], axis: str) -> Step | None:
-    """The update as old value, ratio and contribution, if it has that shape."""
+    """The update as the moved old value and a part, if it has that shape."""
     row = MONOIDS[carry.monoid]
     if row.pair:
         return None
-    factors = list(_factors(carry.update, row.combine))
-    old = [t for t in factors if _rescaled(t, carry) is not None]
-    rest = [t for t in factors if _rescaled(t, carry) is None]
-    if len(old) != 1 or not rest:
-        return None
-    part = rest[0]
-    for t in rest[1:]:
-        part = T.binary(row.combine, part, t)
-    found = _rescaled(old[0], carry)
-    assert found is not None
-    scale, ratio = found
     hidden = {k: v for k, v in new.items() if k is not carry.update}
-    plain = _exchanged(part, hidden if ratio is not None else {})
-    if any(isinstance(t, T.State) for t in postorder(plain)):
+    sides: dict[bool, list[Term]] = {True: [], False: []}
+    for t in _operands(carry.update, row.combine):
+        sides[bool(open_states(_exchanged(t, hidden)))].append(t)
+    if not sides[True] or not sides[False]:
         return None
-    if ratio is not None and axis in _exchanged(ratio, hidden).free:
+    moved, part = (_combined(sides[old], row.combine) for old in (True, False))
+    if isinstance(moved, T.State) and moved.name == carry.name:
+        return Step(carry, part)
+    plain = _exchanged(moved, hidden)
+    if axis in plain.free or carry.name not in open_states(plain):
         return None
-    return Step(carry, part, scale, ratio)
+    return Step(carry, part, moved)
 
 
-def _factors(t: Term, op: str) -> Iterator[Term]:
+def _operands(t: Term, op: str) -> Iterator[Term]:
     if isinstance(t, T.Binary) and t.op == op:
-        yield from _factors(t.x, op)
-        yield from _factors(t.y, op)
+        yield from _operands(t.x, op)
+        yield from _operands(t.y, op)
     else:
         yield t
 
 
-def _rescaled(t: Term, carry: T.Carry) -> tuple[str | None, Term | None] | None:
-    """The operator and the ratio by which `t` rescales the state itself."""
-
-    def is_old(k: Term) -> bool:
-        return isinstance(k, T.State) and k.name == carry.name
-
-    if is_old(t):
-        return None, None
-    ops = SCALES[carry.monoid][0] if carry.monoid in SCALES else None
-    if ops is not None and isinstance(t, T.Binary) and t.op in ops:
-        for x, y in ((t.x, t.y), (t.y, t.x)):
-            if is_old(x) and not any(is_old(k) for k in postorder(y)):
-                return ops[0], y
-    return None
+def _combined(terms: Sequence[Term], op: str) -> Term:
+    out = terms[0]
+    for t in terms[1:]:
+        out = T.binary(op, out, t)
+    return out
 
 
 def _exchanged(root: Term, new: Mapping[Term, Term]) -> Term:
@@ -117,70 +105,85 @@ def _ordered(found: list[Step]) -> Iterator[Step]:
 
 
 def _inside(s: Step) -> set[Term]:
-    return set(postorder(s.part, *(() if s.ratio is None else (s.ratio,))))
+    return set(postorder(s.part, *(() if s.moved is None else (s.moved,))))
 
 
 # ---- the test on numbers
 
+Values = Mapping[str, Array]
 
-def _composes(s: Step, stream: T.Stream) -> bool:
-    """Whether ratios compose like (x) and contributions rescale by them, on samples."""
-    if s.ratio is None:
+
+@dataclass
+class _Numbers:
+    """The states of a stream over random loads, from the parts of its first positions."""
+
+    stream: T.Stream
+    steps: Sequence[Step]
+    leaves: dict[Term, Var] = field(default_factory=dict)
+    numbers: dict[str, Array] = field(default_factory=dict)
+
+    def agree(self) -> bool:
+        """Whether every state, moved from the values at some position to those at the last, is what it should be."""
+        terms = [t for s in self.steps for t in (s.part, *(() if s.moved is None else (s.moved,)))]
+        self.axes = {a: OTHER for t in postorder(*terms) for a in (*t.free, *getattr(t, "axes", ()))}
+        self.axes |= {self.stream.axis: POSITIONS, SAMPLE: SAMPLES}
+        self.rng = np.random.default_rng(1)
+        self.state_axes = {c.name: c.update.free - {self.stream.axis} for c in self.stream.carries}
+        with np.errstate(all="ignore"):
+            last = self._states(POSITIONS)
+            return all(self._moves(self._states(k), last, k) for k in (BEFORE, 0))
+
+    def _moves(self, old: Values, last: Values, positions: int) -> bool:
+        for s in self.steps:
+            state = T.State(s.carry.name, s.carry.dtype, tuple(sorted(self.state_axes[s.carry.name])))
+            got = self._value(state if s.moved is None else s.moved, s, old, last)
+            want = self._given(s, last, positions)
+            if not np.isclose(got, want, rtol=1e-6, atol=1e-9, equal_nan=True).all():
+                return False
+            if positions and not np.isfinite(want).mean() > 0.5:
+                return False
         return True
-    compose = SCALES[s.carry.monoid][1]
-    rng = np.random.default_rng(1)
-    leaves: dict[Term, Term] = {}
-    numbers: dict[str, Array] = {}
-    points = {c.name: _growing(c, rng) for c in stream.carries}
 
-    def at(t: Term, old: int, new: int) -> Array:
-        inner: dict[Term, Term] = {}
-        values = dict(numbers)
-        for c in stream.carries:
-            if c is not s.carry:
-                inner[c.update] = Var(f"new_{c.name}", c.dtype, ("sample",))
-                values[f"new_{c.name}"], values[f"old_{c.name}"] = points[c.name][new], points[c.name][old]
-        term = rebuilt([t], lambda k, kids: inner[k] if k in inner else _sampled(k, kids, leaves, numbers, rng))[0]
-        return evaluate(term, {"sample": SAMPLES}, {}, ("sample",), True, values | numbers)
+    def _states(self, positions: int) -> Values:
+        """The states after the first positions."""
+        out: dict[str, Array] = {}
+        for s in self.steps:
+            out[s.carry.name] = self._given(s, out, positions)
+        return out
 
-    def close(x: Array, y: Array) -> bool:
-        return np.allclose(x, y, rtol=1e-6, atol=1e-9)
+    def _given(self, s: Step, new: Values, positions: int) -> Array:
+        """What the first positions give to a state, under given values of the others."""
+        before = T.Binary("lt", T.Index(self.stream.axis), T.number(positions))
+        part = T.Select(before, s.part, T.Identity(s.carry.monoid))
+        return self._value(T.Fold((self.stream.axis,), s.carry.monoid, part), s, {}, new)
 
-    join = np.multiply if compose == "mul" else np.add
-    with np.errstate(all="ignore"):
-        ratio = {(o, n): at(s.ratio, o, n) for o, n in ((0, 0), (0, 1), (1, 2), (0, 2), (3, 0))}
-        neutral = np.full(SAMPLES, 1.0 if compose == "mul" else 0.0)
-        return (
-            close(ratio[0, 0], neutral)
-            and not np.isnan(join(ratio[3, 0], identity(s.carry.monoid, s.carry.dtype))).any()
-            and close(join(ratio[0, 1], ratio[1, 2]), ratio[0, 2])
-            and close(at(s.part, 1, 1), join(at(s.part, 0, 0), ratio[0, 1]))
-        )
+    def _value(self, t: Term, s: Step, old: Values, new: Values) -> Array:
+        """A term over the axes of the state, with old states and new values of the other states as numbers."""
+        values = {f"{kind}_{n}": v for kind, held in (("old", old), ("new", new)) for n, v in held.items()}
+        others = {c.update: self._var(f"new_{c.name}", c) for c in self.stream.carries if c is not s.carry}
+        own = {c.name: c for c in self.stream.carries}
 
+        def leaf(k: Term, kids: Sequence[Term]) -> Term:
+            if k in others:
+                return others[k]
+            if isinstance(k, T.State) and k.name in own:
+                return self._var(f"old_{k.name}", own[k.name])
+            if isinstance(k, T.Load | T.Scan | T.Stream | T.State) and not open_states(k) & own.keys():
+                return self._leaf(k)
+            return with_children(k, kids)
 
-def _growing(c: T.Carry, rng: np.random.Generator) -> list[Array]:
-    """Three values of a state in an order in which a stream may take them, and where it starts."""
-    raw = np.sort(rng.standard_normal((3, SAMPLES)), axis=0)
-    ordered = {"min": raw[::-1], "max": raw}.get(c.monoid, np.abs(raw).cumsum(0))
-    return [*ordered, np.full(SAMPLES, float(identity(c.monoid, c.dtype)))]
+        order = (*sorted(self.state_axes[s.carry.name]), SAMPLE)
+        return evaluate(rebuilt([t], leaf)[0], self.axes, {}, order, True, values | self.numbers)
 
+    def _var(self, name: str, c: T.Carry) -> Var:
+        return Var(name, c.dtype, (*sorted(self.state_axes[c.name]), SAMPLE))
 
-def _sampled(
-    t: Term,
-    kids: Sequence[Term],
-    leaves: dict[Term, Term],
-    numbers: dict[str, Array],
-    rng: np.random.Generator,
-) -> Term:
-    """The node over new children; anything that is not pointwise is a number of its own."""
-    match t:
-        case T.State(name):
-            return Var(f"old_{name}", t.dtype, ("sample",))
-        case T.Unary() | T.Binary() | T.Select() | T.Round() | T.Const() | T.Identity() | T.Var():
-            return with_children(t, kids)
-    if t not in leaves:
-        name = f"leaf{len(leaves)}"
-        leaves[t] = Var(name, t.dtype, ("sample",))
-        raw = rng.standard_normal(SAMPLES)
-        numbers[name] = raw if is_float(t.dtype) else (raw > 0) if t.dtype == "bool" else (4 * raw).astype(np.int64)
-    return leaves[t]
+    def _leaf(self, t: Term) -> Var:
+        """A random number in place of a value that does not depend on the stream."""
+        if t not in self.leaves:
+            axes = (*sorted(t.free), SAMPLE)
+            self.leaves[t] = Var(f"leaf{len(self.leaves)}", t.dtype, axes)
+            raw = self.rng.standard_normal([self.axes[a] for a in axes])
+            held = raw if is_float(t.dtype) else (raw > 0) if t.dtype == "bool" else (4 * raw).astype(np.int64)
+            self.numbers[self.leaves[t].name] = held
+        return self.leaves[t]

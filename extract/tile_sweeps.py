@@ -12,7 +12,7 @@ from ir.dtype import is_float
 from ir.node import IRError, postorder
 from ir.ops import MONOIDS
 from ir.term import Term, Var
-from ir.tile import Carried
+from ir.tile import Carried, TileAxis
 
 
 class Sweeps(Values):
@@ -90,24 +90,29 @@ class Sweeps(Values):
             inner.yields.update({c.name: self.value(c.update, inner).name for c in t.carries})
             return
         for s in split:
-            old = self.values[s.carry.name]
-            scaled = self.scaled(s, old, inner)
-            if self.by_tiles(t):
-                new = self.folded(s.part, (t.axis,), s.carry.monoid, inner, scaled)
-            else:
-                row, part = MONOIDS[s.carry.monoid].combine, self.operand(s.part, inner, s.part.free)
-                new = self.map(inner, T.Binary(row, scaled, part))
-            inner.known[s.carry.update] = new
-            if axis.extent % axis.tile and not self.by_tiles(t):
-                inside = T.Binary("lt", T.Index(axis.name), T.number(axis.extent))
-                new = self.map(inner, T.Select(inside, new, old))
+            new = self.next_state(s, axis, self.by_tiles(t), inner)
             inner.yields[s.carry.name] = new.name
 
-    def scaled(self, s: Step, old: Var, loop: Loop) -> Term:
-        """An old state rescaled by its ratio to the new one."""
-        if s.scale is None or s.ratio is None:
-            return old
-        return T.Binary(s.scale, self.operand(s.ratio, loop, s.ratio.free), old)
+    def next_state(self, s: Step, axis: TileAxis, by_tiles: bool, inner: Loop) -> Var:
+        """The value of a state after a step of a tile; what the step's other states see is known from here on."""
+        old, row = self.values[s.carry.name], MONOIDS[s.carry.monoid].combine
+        if by_tiles and s.counts:
+            seen = T.Binary("add", old, T.number(axis.tile))
+            last = T.Binary("min", seen, T.number(axis.extent)) if axis.extent % axis.tile else seen
+            new = self.map(inner, last)
+        elif by_tiles:
+            new = self.folded(s.part, (axis.name,), s.carry.monoid, inner, self.moved(s, inner))
+        else:
+            new = self.map(inner, T.Binary(row, self.moved(s, inner), self.operand(s.part, inner, s.part.free)))
+        inner.known[s.carry.update] = new
+        if axis.extent % axis.tile and not by_tiles:
+            inside = T.Binary("lt", T.Index(axis.name), T.number(axis.extent))
+            new = self.map(inner, T.Select(inside, new, old))
+        return new
+
+    def moved(self, s: Step, loop: Loop) -> Term:
+        """What an old state is worth under the new values of the others."""
+        return self.values[s.carry.name] if s.moved is None else self.operand(s.moved, loop, s.moved.free)
 
     def close_states(self, t: T.Stream, loop: Loop) -> None:
         """The results of a stream: its last states, merged over the positions of a tile."""
@@ -125,8 +130,11 @@ class Sweeps(Values):
             {k: self.values[k.name] for k in postorder(t) if isinstance(k, T.State) and k.name in results}
         )
         for s in split:
-            part = self.map(loop, self.scaled(s, self.values[s.carry.name], loop))
-            merged = self.put(loop, tile.TileFold(self.name("v"), (t.axis,), s.carry.monoid, part.name))
+            if s.counts:
+                merged = self.map(loop, T.number(self.axes[t.axis].extent))
+            else:
+                part = self.map(loop, self.moved(s, loop))
+                merged = self.put(loop, tile.TileFold(self.name("v"), (t.axis,), s.carry.monoid, part.name))
             loop.known[s.carry.update] = loop.known[results[s.carry.name]] = merged
 
     def at_once(self, t: T.Stream, loop: Loop) -> Var:
@@ -135,7 +143,10 @@ class Sweeps(Values):
         if split is None:
             raise IRError(f"stream {t.axis}: its positions must be taken one by one")
         for s in split:
-            total = self.folded(s.part, (t.axis,), s.carry.monoid, loop)
+            if s.counts:
+                total = self.map(loop, T.number(self.axes[t.axis].extent))
+            else:
+                total = self.folded(s.part, (t.axis,), s.carry.monoid, loop)
             loop.known[s.carry.update] = loop.known[T.Stream(t.axis, t.carries, s.carry.name)] = total
         return loop.known[t]
 

@@ -10,6 +10,7 @@ from ir import term as T
 from ir.access import aligned, coordinate, positions
 from ir.axes import Atom, Axes
 from ir.bind import Binder, substitute
+from ir.counts import with_counts
 from ir.dtype import DTYPES
 from ir.loop import Buffer, LoopProgram, Store, contiguous
 from ir.node import IRError, postorder
@@ -196,6 +197,8 @@ class _Terms:
             case X.Map(op, _):
                 if op in UNARY:
                     return T.unary(op, *values)
+                if op == "mul":
+                    values = with_counts(values[0], values[1], self.axes.extents)
                 return T.binary(op, *values) if op in BINARY else T.select(*values)
             case X.Convert(type_, origin, _):
                 return T.round_to(type_, origin, values[0])

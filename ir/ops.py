@@ -48,8 +48,8 @@ def _rsqrt(x: Array) -> Array:
 
 
 def _mulz(x: Array, y: Array) -> Array:
-    """x * y, but 0 where x is 0, whatever y is."""
-    return np.where(x == 0, np.zeros_like(x), x * y)
+    """x * y, y taken as 0 where it is not finite: 0 * y is 0, whatever y is, and NaN * 0 is NaN."""
+    return np.asarray(x * np.where(np.isfinite(y), y, np.zeros_like(y)))
 
 
 def _addz(x: Array, y: Array) -> Array:

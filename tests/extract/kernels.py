@@ -110,7 +110,9 @@ def stream_states(x, axis, own):
     new = T.binary("max", m, x)
     carries = (
         T.Carry("m", "max", new),
-        T.Carry("z", "add", add(T.binary("mulz", z, exp(sub(m, new))), exp(sub(x, new)))),
+        T.Carry(
+            "z", "add", add(T.binary("mulz", z, exp(sub(m, new))), exp(T.binary("addz", x, T.unary("neg", new))))
+        ),
     )
     return T.Stream(axis, carries, "m"), T.Stream(axis, carries, "z")
 

@@ -101,10 +101,10 @@ FAULTS = {
     "partial states that are not rescaled": (
         "streamed rows",
         "TILE=b:16",
-        r"map mulz\(exp\(m_0 - v6\), z_0\)",
+        r"map mulz\(z_0, exp\(m_0 - v7\)\)",
         "map z_0",
     ),
-    "an old state that is not rescaled": ("streamed chain", "TILE=d:4,e:4,j:4", r"map mulz\(v7, o_0\)", "map o_0"),
+    "an old state that is not rescaled": ("streamed chain", "TILE=d:4,e:4,j:4", r"map mulz\(o_0, v7\)", "map o_0"),
     "a scan that starts again at each step": (
         "running sums",
         "TILE=b:16",

@@ -1,0 +1,120 @@
+"""Laws that stream sums over values shifted by a completed one: the old sum is moved by the change of the shift.
+
+Where p = c + r, j is not free in c and r holds no fold over j, the shift of p changes by the change d of c from one
+prefix to the next, and a sum of p * q over the old positions moves by d times the sum of q over them. Nothing is
+expanded into large terms that cancel: what is added is a difference between neighbouring prefixes (Welford, Note on a
+method for calculating corrected sums of squares and products, 1962; for partial sums Chan, Golub and LeVeque, 1979).
+
+Before step 0 the shift may be NaN, and all sums are 0: `mulz` keeps them so.
+"""
+
+from __future__ import annotations
+
+from egraph.law import Rule, has_fold, no_fold, relational, varies
+
+DEMAND = f"""
+(relation shifted (String E))
+(relation shifts (E String E E))
+(rule ((single e j "add" b) {has_fold("b", "j").facts}) ((shifted j b)) :ruleset split)
+(rule ((shifted j e) (= e (Binary "mul" p q)) {has_fold("e", "j").facts}) ((shifted j p) (shifted j q)) :ruleset split)
+(rule ((shifted j e) (= e (Binary "add" p q)) {has_fold("e", "j").facts}) ((aneed (set-of j) e)) :ruleset split)
+"""
+"""`shifted j e` asks whether e is a shifted value or a product with one: `shifts e j p q` says e = p * q, p shifted."""
+
+_COUNT = '(Round t "op" (Extent j))'
+
+
+def _shifted(p: str, c: str, r: str) -> str:
+    return f"(asplit {p} (set-of j) {c} {r}) {has_fold(c, 'j').facts} {no_fold(r, 'j').facts}"
+
+
+def _new(c: str, r: str) -> str:
+    """A shifted value on the new prefix; unlike an exponent's, its shift is not absorbed by a streamed -inf."""
+    return f'(Binary "add" {r} (New j {c}))'
+
+
+def _old_sum(x: str) -> str:
+    return f'(Old j (Fold (set-of j) "add" {x}))'
+
+
+def _add(*xs: str) -> str:
+    first, *rest = xs
+    return f'(Binary "add" {first} {_add(*rest)})' if rest else first
+
+
+def _mul(x: str, y: str, op: str = "mul") -> str:
+    return f'(Binary "{op}" {x} {y})'
+
+
+def _moved(total: str, c: str) -> str:
+    """A sum over the old positions times the change of a shift."""
+    return _mul(total, f"(Delta j {c})", "mulz")
+
+
+def _becomes(update: str) -> str:
+    return f"(union (New j e) {update}) (streams e j)"
+
+
+@relational("translation", "reassociating", "split")
+def shifted_factor_leaves_product() -> list[Rule]:
+    """A product holds a shifted value as a factor, where one of its operands is one or holds one."""
+    live = '(shifted j e) (= e (Binary "mul" p q))'
+    rest = _mul("g", "q")
+    return [
+        (f"{live} {_shifted('p', 'c', 'r')}", "(shifts e j p q)"),
+        (f"{live} (shifts p j f g)", f"(shifts e j f {rest}) (eneed j {rest}) (shifted j {rest})"),
+    ]
+
+
+@relational("translation", "reassociating", "online")
+def sum_of_shifted_values_streams() -> list[Rule]:
+    """A sum of c + r moves by the count times the change of c: New S = Old S + Old n * Delta c + New (c + r)."""
+    body = f'(single e j "add" p) {_shifted("p", "c", "r")} (= t (dtype e))'
+    return [(body, _becomes(_add("(Old j e)", _moved(f"(Old j {_COUNT})", "c"), _new("c", "r"))))]
+
+
+@relational("translation", "reassociating", "online")
+def sum_of_shifted_products_streams() -> list[Rule]:
+    """A sum of (c + r) * q moves by the sum of q times the change of c, and is rescaled as the sum of q is."""
+    body = f'(single e j "add" b) (shifts b j p q) {_shifted("p", "c", "r")} (esplit q j f g) {no_fold("g", "j").facts}'
+    moved = _add("(Old j e)", _moved(_old_sum("q"), "c"))
+    new = _mul(_new("c", "r"), "(New j q)")
+    return [
+        (f"{body} {no_fold('f', 'j').facts}", _becomes(_add(moved, new))),
+        (f"{body} (exponential f)", _becomes(_add(_mul(moved, "(Ratio j f)", "mulz"), new))),
+    ]
+
+
+@relational("translation", "reassociating", "online")
+def sum_of_products_of_shifted_values_streams() -> list[Rule]:
+    """A sum of (c + r) * (d + s) * w moves by both shifts: each changes it by the sum of the other factors."""
+    body = f'(single e j "add" b) (shifts b j p q) (= t (dtype e)) {_shifted("p", "c", "r")}'
+    rules = []
+    for found, count, others, weight in (
+        ("(= u q)", f"(Old j {_COUNT})", "p", ""),
+        (f"(shifts q j u w) {no_fold('w', 'j').facts}", _old_sum("w"), _mul("p", "w"), "w"),
+    ):
+        first = _moved(_add(_old_sum("q"), _moved(count, "d")), "c")
+        second = _moved(_old_sum(others), "d")
+        new = _mul(_new("c", "r"), _new("d", "s"))
+        update = _add("(Old j e)", first, second, _mul(new, weight) if weight else new)
+        demand = f"(shifted j {others})" if weight else ""
+        rules.append((f"{body} {found} {_shifted('u', 'd', 's')}", f"{_becomes(update)} {demand}"))
+    return rules
+
+
+@relational("translation", "reassociating", "hoist")
+def sum_of_varying_addends_splits() -> list[Rule]:
+    """A sum of (p + q) * y, p with a completed fold and q without, both varying with the axis, is a sum of two sums."""
+    parts = (
+        f"{has_fold('p', 'j').facts} {varies('p', 'j').facts} {no_fold('q', 'j').facts} {varies('q', 'j').facts}"
+    )
+    total = '(= e (Fold s "add" b)) (axis j) (set-contains s j)'
+    sums = _add('(Fold s "add" {})', '(Fold s "add" {})')
+    return [
+        (f'{total} (= b (Binary "add" p q)) {parts}', f"(union e {sums.format('p', 'q')})"),
+        (
+            f'{total} (= b (Binary "mul" a y)) (= a (Binary "add" p q)) {parts} {no_fold("y", "j").facts}',
+            f"(union e {sums.format(_mul('p', 'y'), _mul('q', 'y'))})",
+        ),
+    ]
