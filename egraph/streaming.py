@@ -5,10 +5,11 @@ equality that holds for all extents holds on prefixes, so these are ordinary con
 free in c and r holds no fold over j, the sum of g obeys New(D) = Old(D) * (New c / Old c) + New(g).
 
 Step 0 needs no peeling: `mulz` takes a ratio that is not finite as 0, and what it rescales then is 0, or is NaN and
-stays so; `addz` is -inf where its first operand is -inf. The same `addz` joins a streamed value to a running one, so that a value masked out by -inf stays out while its whole
-prefix is masked. For the same reason `Old` of a fold is a state and is not taken apart: before step 0 it is the
-identity, which other ways to write the fold need not give. The factor c must be an exponential, since one that could
-be 0 forgets what it multiplied, and its exponent never positive, since a prefix may be far from the completed value.
+stays so; `addz` is -inf where its first operand is -inf. The same `addz` joins a streamed value to a running one, so
+that a value masked out by -inf stays out while its whole prefix is masked. For the same reason `Old` of a fold is a
+state and is not taken apart: before step 0 it is the identity, which other ways to write the fold need not give. The
+factor c must be an exponential, since one that could be 0 forgets what it multiplied, and its exponent never positive,
+since a prefix may be far from the completed value.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from extract.rewrite import rebuilt, with_children
 from ir import term as T
 from ir.dtype import Array, is_float
 from ir.loop_interp import evaluate
-from ir.meaning import identity
 from ir.node import postorder
 from ir.ops import MONOIDS
 from ir.term import Term, Var
