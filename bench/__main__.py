@@ -13,7 +13,7 @@ import typer
 
 from bench import results, targets
 from bench.cases import CASES, case, select
-from bench.check import check, check_one, part
+from bench.check import check, part, serve
 from bench.flight import Flight, fly
 from bench.seconds import KINDS, measure_seconds
 from bench.worker import measure as measure_here
@@ -82,10 +82,10 @@ def check_command(
     raise typer.Exit(1 if wrong or not outcomes else 0)
 
 
-@app.command("check-one", hidden=True)
-def check_one_command(name: str) -> None:
-    """One case of `check`, in this process; prints its verdict as JSON."""
-    typer.echo(json.dumps(check_one(name)))
+@app.command("check-cases", hidden=True)
+def check_cases_command() -> None:
+    """The worker of `check`: cases by name on standard input, verdicts as JSON on standard output."""
+    serve()
 
 
 @app.command("measure")
