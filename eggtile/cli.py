@@ -155,11 +155,11 @@ def summary(compiled: Compiled) -> None:
     table = Table(
         "kernel", "schedule", "threads", "blocks", "registers", "spills", title=compiled.captured.program.name
     )
-    for k in compiled.kernels:
+    for k in compiled.launches:
         with compiled.clock.span("nvrtc"):
             binary = compile_text(k.text, compiled.options.target)
         row = (k.kernel.threads, k.kernel.blocks, binary.registers, binary.spill_bytes)
-        table.add_row(k.name, str(k.schedule), *map(str, row))
+        table.add_row(k.kernel.name, str(k.tile.schedule), *map(str, row))
     rich.print(table)
     for r in compiled.regions:
         typer.echo(f"laws: {', '.join(r.chosen.laws) or 'none'}")
@@ -249,7 +249,7 @@ def schedules(
     compile_kernels(choose_forms(compiled))
     rows = []
     for k in compiled.kernels:
-        known = space(k.canonical.kernel, k.tile.buffers, k.canonical.axes, options.machine())
+        known = space(k.canonical.kernel, k.buffers, k.canonical.axes, options.machine())
         rows.append((k.name, known.size, [str(line) for line in known.lines]))
     if json_:
         kernels = [dict(zip(("kernel", "size", "lines"), row, strict=True)) for row in rows]

@@ -19,6 +19,7 @@ from extract.evidence import Evidence
 from extract.forms import Price, default_form, forms
 from extract.key import Canonical, canonical
 from extract.spaces import default_schedule, space
+from extract.stages import Stage, stages
 from extract.tiling import tile_program
 from ir.dtype import DTYPES
 from ir.kernel import KernelProgram
@@ -60,18 +61,57 @@ class Options:
 
 
 @dataclass(frozen=True)
-class CompiledKernel:
-    """One kernel of a form, scheduled and written: `arguments` names the form's buffers in parameter order."""
+class Launch:
+    """One launch of a kernel: `arguments` names buffers of the form, or the kernel's own, in parameter order."""
 
-    name: str
-    form: KernelForm
-    canonical: Canonical
-    schedule: Schedule
-    fallback: bool
     tile: TileProgram
     kernel: KernelProgram
     text: str
     arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """One kernel of a form, scheduled and written: `launches` in order, and the `scratch` buffers between them."""
+
+    form: KernelForm
+    canonical: Canonical
+    schedule: Schedule
+    fallback: bool
+    launches: tuple[Launch, ...]
+    scratch: tuple[Buffer, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the canonical kernel; those of its launches start with it."""
+        return self.canonical.kernel.name
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The buffers of the canonical kernel as parameters."""
+        return tuple(map(at_pointer, self.canonical.buffers))
+
+    @property
+    def only(self) -> Launch:
+        """The launch of a kernel that has one."""
+        if len(self.launches) > 1:
+            raise RequestError(f"{self.schedule} makes {len(self.launches)} launches, not one")
+        return self.launches[0]
+
+    @property
+    def tile(self) -> TileProgram:
+        """The tile program of a kernel with one launch."""
+        return self.only.tile
+
+    @property
+    def kernel(self) -> KernelProgram:
+        """The kernel program of a kernel with one launch."""
+        return self.only.kernel
+
+    @property
+    def text(self) -> str:
+        """The CUDA text of all launches."""
+        return "\n".join(launch.text for launch in self.launches)
 
 
 @dataclass
@@ -84,6 +124,11 @@ class Region:
     forms: list[Form]
     chosen: Form
     kernels: list[CompiledKernel] = field(default_factory=list)
+
+    @property
+    def launches(self) -> list[Launch]:
+        """All launches of all kernels, in order."""
+        return [launch for k in self.kernels for launch in k.launches]
 
 
 @dataclass
@@ -108,9 +153,14 @@ class Compiled:
         return [k for r in self.regions for k in r.kernels]
 
     @property
+    def launches(self) -> list[Launch]:
+        """All launches of all regions, in order."""
+        return [launch for r in self.regions for launch in r.launches]
+
+    @property
     def text(self) -> str:
         """The CUDA text of the whole program, each distinct kernel once."""
-        return "\n".join(dict.fromkeys(k.text for k in self.kernels))
+        return "\n".join(dict.fromkeys(launch.text for launch in self.launches))
 
 
 def capture_and_lower(
@@ -199,19 +249,37 @@ def compile_kernel(
         known = canonical(kernel, form)
         buffers = tuple(at_pointer(b) for b in known.buffers)
         line = choose_schedule(known, buffers, options, machine)
-    arguments = tuple(known.names[b.name] for b in buffers)
     key = (known.key, str(line))
-    if key in seen:
-        return replace(seen[key], form=kernel, arguments=arguments)
+    if key not in seen:
+        with clock.span("schedule"):
+            found = stages(known.kernel, buffers, known.axes, line, machine)
+        written = tuple(_written(stage, options, clock, observe) for stage in found)
+        made = tuple(b for b in found[-1].buffers if b.name not in known.names)
+        fallback = line.get("WORK").startswith("points")
+        seen[key] = CompiledKernel(kernel, known, line, fallback, written, made)
+    return _named(seen[key], kernel, known.names)
+
+
+def _written(stage: Stage, options: Options, clock: Clock, observe: Observer | None) -> Launch:
+    """Tile, lower and emit one launch; its arguments have the names that the stage gives them."""
     with clock.span("schedule"):
-        tile = tile_program(known.kernel, buffers, known.axes, line, options.numerics == "strict")
+        tile = tile_program(stage.kernel, stage.buffers, stage.axes, stage.schedule, options.numerics == "strict")
     with clock.span("passes"):
-        program = lower_tile(tile, machine, observe)
+        program = lower_tile(tile, options.machine(), observe)
     with clock.span("emit"):
         text = emit(program)
-    fallback = line.get("WORK").startswith("points")
-    seen[key] = CompiledKernel(program.name, kernel, known, line, fallback, tile, program, text, arguments)
-    return seen[key]
+    return Launch(tile, program, text, tuple(b.name for b in program.buffers))
+
+
+def _named(compiled: CompiledKernel, kernel: KernelForm, names: Mapping[str, str]) -> CompiledKernel:
+    """The compiled kernel as the kernel of a form whose buffers have these names."""
+    own = {b.name: f"{kernel.name}.{b.name}" for b in compiled.scratch}
+    names = {**own, **names}
+    launches = tuple(
+        replace(k, arguments=tuple(names[b.name] for b in k.kernel.buffers)) for k in compiled.launches
+    )
+    scratch = tuple(replace(b, name=own[b.name]) for b in compiled.scratch)
+    return replace(compiled, form=kernel, launches=launches, scratch=scratch)
 
 
 def choose_schedule(known: Canonical, buffers: Sequence[Buffer], options: Options, machine: Machine) -> Schedule:

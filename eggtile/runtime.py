@@ -63,7 +63,8 @@ class Execution:
         return [*self(inputs), *inputs]
 
     def _with_scratch(self, region: Region, tensors: Tensors) -> Tensors:
-        own = {b.name: self._made(b) for b in region.chosen.buffers if b.name not in tensors}
+        needed = (*region.chosen.buffers, *(b for k in region.kernels for b in k.scratch))
+        own = {b.name: self._made(b) for b in needed if b.name not in tensors}
         return {**tensors, **own}
 
     def _made(self, b: Buffer) -> torch.Tensor:
@@ -89,13 +90,13 @@ class CpuLauncher:
 
     def __init__(self, compiled: Compiled, order: str = "forward", seed: int = 0) -> None:
         self.order, self.seed = order, seed
-        distinct = {k.text: k for k in compiled.kernels}
+        distinct = {k.text: k for k in compiled.launches}
         self.numbers = {text: n for n, text in enumerate(distinct)}
         self.program = cpu.Program([(k.kernel, text) for text, k in distinct.items()])
 
     def launch(self, region: Region, tensors: Mapping[str, torch.Tensor]) -> None:
         """Run the launches of one region in one worker process; a fault raises `codegen.cpu.CpuRunError`."""
-        kernels = [k for k in region.kernels if k.kernel.blocks]
+        kernels = [k for k in region.launches if k.kernel.blocks]
         names = sorted({n for k in kernels for n in k.arguments})
         arrays = [storage_array(tensors[n]) for n in names]
         launches = [cpu.Launch(self.numbers[k.text], tuple(names.index(n) for n in k.arguments)) for k in kernels]
@@ -114,14 +115,14 @@ class GpuLauncher:
     """Launches cubins on the current stream of PyTorch."""
 
     def __init__(self, compiled: Compiled) -> None:
-        distinct = {k.text: k for k in compiled.kernels if k.kernel.blocks}
-        binaries = compile_all([(text, k.name) for text, k in distinct.items()], compiled.options.target)
+        distinct = {k.text: k for k in compiled.launches if k.kernel.blocks}
+        binaries = compile_all([(text, k.kernel.name) for text, k in distinct.items()], compiled.options.target)
         self.functions = {k.text: gpu.Kernel(k.kernel, b) for k, b in zip(distinct.values(), binaries, strict=True)}
 
     def launch(self, region: Region, tensors: Mapping[str, torch.Tensor]) -> None:
         """Launch every kernel; PyTorch's allocator keeps the tensors alive in stream order."""
         stream = torch.cuda.current_stream().cuda_stream
-        for k in region.kernels:
+        for k in region.launches:
             if k.kernel.blocks:
                 self.functions[k.text].launch([tensors[n].data_ptr() for n in k.arguments], stream)
 

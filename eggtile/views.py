@@ -28,7 +28,7 @@ def _step(step: LoopProgram | CallStep) -> str:
 
 
 def _binaries(compiled: Compiled, show: Callable[[str], str]) -> str:
-    return "\n\n".join(dict.fromkeys(show(k.text) for k in compiled.kernels))
+    return "\n\n".join(dict.fromkeys(show(k.text) for k in compiled.launches))
 
 
 LEVELS: dict[str, Callable[[Compiled], str]] = {
@@ -37,8 +37,8 @@ LEVELS: dict[str, Callable[[Compiled], str]] = {
     "loop": lambda c: "\n\n".join(map(_step, c.lowered.steps)),
     "egraph": lambda c: _each(c, lambda r: to_text(r.graph)),
     "form": lambda c: _each(c, lambda r: show_form(r.chosen)),
-    "tile": lambda c: "\n\n".join(dict.fromkeys(show_tile(k.tile) for k in c.kernels)),
-    "kernel": lambda c: "\n\n".join(dict.fromkeys(show_kernel(k.kernel) for k in c.kernels)),
+    "tile": lambda c: "\n\n".join(dict.fromkeys(show_tile(k.tile) for k in c.launches)),
+    "kernel": lambda c: "\n\n".join(dict.fromkeys(show_kernel(k.kernel) for k in c.launches)),
     "cuda": lambda c: c.text,
     "ptx": lambda c: _binaries(c, lambda text: compile_text(text, c.options.target).ptx),
     "sass": lambda c: _binaries(c, lambda text: to_sass(compile_text(text, c.options.target).cubin)),

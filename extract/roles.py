@@ -84,6 +84,7 @@ def _linear(t: Term) -> dict[str, int]:
 
 _POINTS = re.compile(r"points(\d+)")
 _THREADS = re.compile(r"t(\d+)")
+_SPLIT = re.compile(r"(?:(\w+)\+)?split(\d+)")
 _TILE = re.compile(r"(\w+):(\d+)(?:/v(\d+))?")
 
 
@@ -110,6 +111,18 @@ def listed_tiles(schedule: Schedule) -> dict[str, tuple[int, int]]:
             raise IRError(f"TILE: {word!r} is not axis:tile or axis:tile/v<width>, once an axis")
         out[m[1]] = (int(m[2]), int(m[3] or 1))
     return out
+
+
+def pieces(schedule: Schedule) -> int:
+    """Pieces over which REDUCE=split16 or REDUCE=lanes+split16 splits the longest sweeps; 1 where they stay whole."""
+    m = _SPLIT.fullmatch(schedule.get("REDUCE"))
+    return 1 if m is None else int(m[2])
+
+
+def folding(schedule: Schedule) -> str:
+    """How the threads of a block fold: block, lanes or serial, in a split as well."""
+    m = _SPLIT.fullmatch(schedule.get("REDUCE"))
+    return schedule.get("REDUCE", "block") if m is None else m[1] or "block"
 
 
 def is_fallback(schedule: Schedule) -> bool:

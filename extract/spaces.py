@@ -2,6 +2,8 @@
 
 WORK=t256 TILE=x0:4,x1:2048/v8 REDUCE=lanes    256 threads a block; a tile of 4 x 2048; a thread holds 8 neighbours
                                                along x1; axes that TILE leaves out have tile 1; folds stay in a warp
+WORK=t256 TILE=x1:2048/v8 REDUCE=lanes+split16 the longest swept axis, x1, in 16 pieces, numbered by a new axis x1p, and a
+                                               second kernel that merges them, under its own default line
 WORK=points128                                 the fall-back: results tiled over the threads, sweeps by single steps
 
 A swept axis whose tile covers its extent stays in registers between its sweeps, else it is swept tile by tile.
@@ -11,12 +13,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import permutations
 
-from extract.roles import is_fallback, listed_tiles, padded, threads, tile_axis
-from extract.tile_cost import FOLD_US, PartCost, Tiles
+from extract.roles import folding, is_fallback, listed_tiles, padded, pieces, threads, tile_axis
+from extract.splits import Piece, split, split_axis, split_counts
+from extract.tile_cost import FOLD_US, STEP_US, PartCost, Tiles
 from ir.loop import Buffer, KernelForm
 from ir.machine import Machine
 from ir.node import IRError
@@ -42,6 +46,7 @@ class Point:
     vector_axis: str = ""
     vector: int = 1
     reduce: str = "block"
+    pieces: int = 1
 
     def line(self) -> Schedule:
         """The canonical line."""
@@ -50,7 +55,9 @@ class Point:
             for a, n in self.tiles
         ]
         fields = {"WORK": f"t{self.threads}"} | ({"TILE": ",".join(listed)} if listed else {})
-        return schedule(**fields | ({"REDUCE": self.reduce} if self.reduce != "block" else {}))
+        words = [self.reduce] if self.reduce != "block" else []
+        words += [f"split{self.pieces}"] if self.pieces > 1 else []
+        return schedule(**fields | ({"REDUCE": "+".join(words)} if words else {}))
 
     def tiled(self, axis: str, tile: int) -> Point:
         """The point with another tile of one axis."""
@@ -71,7 +78,7 @@ def point(line: Schedule) -> Point:
         raise IRError(f"TILE: {vectors[0][0]} and {vectors[1][0]} both have a vector")
     tiles = tuple(sorted((a, n) for a, (n, _) in listed.items() if n > 1))
     axis, vector = vectors[0] if vectors else ("", 1)
-    return Point(threads(line), tiles, axis, vector, line.get("REDUCE", "block"))
+    return Point(threads(line), tiles, axis, vector, folding(line), pieces(line))
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class Space:
     """The listed lines of a kernel's space, best first by the model; the fall-back is last."""
 
     lines: tuple[Schedule, ...]
-    rules: Rules
+    subject: Subject
 
     @property
     def size(self) -> int:
@@ -90,7 +97,7 @@ class Space:
         """The line in canonical spelling; raises `IRError` with the reason and the nearest listed lines."""
         try:
             given = parse_schedule(str(line))
-            return self.rules.checked(given)
+            return Rules(self.subject, pieces(given)).checked(given)
         except IRError as e:
             near = " | ".join(map(str, self.nearest(str(line))))
             raise IRError(f"{e}; near are {near}") from None
@@ -112,11 +119,38 @@ def _numbers(line: str) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What makes a line legal for a kernel with these parts and extents, and what it costs."""
+class Subject:
+    """A kernel with what its schedules depend on."""
 
-    parts: tuple[PartCost, ...]
+    kernel: KernelForm
+    buffers: tuple[Buffer, ...]
     axes: Mapping[str, int]
+    machine: Machine
+
+    def pieces(self, count: int) -> tuple[Piece, ...]:
+        """The kernels that a line with so many pieces launches; raises where nothing can be split."""
+        if count == 1:
+            return (Piece(self.kernel, self.buffers, self.axes),)
+        axis = split_axis(self.kernel, self.buffers, self.axes)
+        if axis is None:
+            raise IRError(f"REDUCE=split{count}: the kernel sweeps over no axis that can be split")
+        return split(self.kernel, self.buffers, self.axes, axis, count)
+
+
+class Rules:
+    """What makes a line legal for the first of the kernels that it launches, and what all of them cost."""
+
+    def __init__(self, subject: Subject, count: int = 1) -> None:
+        self.subject, self.pieces = subject, count
+        first, *self.later = subject.pieces(count)
+        self.axes = first.axes
+        self.parts = tuple(PartCost(p, first.buffers, first.axes, subject.machine) for p in first.kernel.parts)
+
+    @cached_property
+    def later_us(self) -> float:
+        """The modelled time of the kernels after the first, each under its best line."""
+        subjects = (Subject(p.kernel, p.buffers, p.axes, self.subject.machine) for p in self.later)
+        return sum(min(_explored(r, _seeds(r)).values()) for r in map(Rules, subjects))
 
     def checked(self, line: Schedule) -> Schedule:
         """The line in canonical spelling; raises `IRError` with the reason where it is not legal."""
@@ -158,13 +192,25 @@ class Rules:
 
     def us(self, p: Point) -> float:
         """The modelled time; infinite where the point is not legal."""
-        total = 0.0
+        total = self.later_us
         for part in self.parts:
             tiles = self.tiles(part, p)
             if part.words(tiles) > part.most_words(tiles):
                 return math.inf
             total += part.us(tiles)
         return total * (1 + 0.005 * abs(math.log2(p.threads / USUAL_THREADS)))
+
+    def fitted(self, p: Point) -> Point:
+        """The point of another number of pieces with tiles that are legal here."""
+        p = replace(p, pieces=self.pieces)
+        for a, tile in p.tiles:
+            p = p.tiled(a, min(tile, padded(self.axes[a])))
+        return p
+
+    def blocks(self, p: Point) -> int:
+        """Blocks of the first launch."""
+        grids = ([self.tiles(part, p).axes[a].tiles for a in part.roles.grid] for part in self.parts)
+        return sum(map(math.prod, grids))
 
     def legal_tile(self, axis: str, tile: int) -> bool:
         """Whether the tile is legal for the axis in every part."""
@@ -174,13 +220,35 @@ class Rules:
 
 def space(kernel: KernelForm, buffers: Sequence[Buffer], axes: Mapping[str, int], machine: Machine) -> Space:
     """The schedule space of a kernel whose axes have the extents `axes`: what climbing the model from a few seeds meets."""
-    rules = Rules(tuple(PartCost(p, buffers, axes, machine) for p in kernel.parts), axes)
-    priced = {p: rules.us(p) for p in _seeds(rules)}
-    for start in sorted(priced, key=lambda p: (priced[p], str(p)))[:CLIMBS]:
-        _climb(start, rules, priced)
+    subject = Subject(kernel, tuple(buffers), axes, machine)
+    whole = Rules(subject)
+    priced = _explored(whole, _seeds(whole))
+    best = _first(priced)
+    if priced[best] > 2 * (machine.launch_us + STEP_US):
+        priced |= _split_points(subject, whole.blocks(best))
     legal = [p for p, us in priced.items() if us < math.inf]
     ranked = sorted(legal, key=lambda p: _rank(p, priced[p]))[:MOST_LINES]
-    return Space((*(p.line() for p in ranked), fallback_schedule(kernel)), rules)
+    lines = dict.fromkeys(p.line() for p in (*ranked, best) if priced[p] < math.inf)
+    return Space((*lines, fallback_schedule(kernel)), subject)
+
+
+def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:
+    """Points that split the sweeps of a kernel that has so many blocks when it is whole, with their times."""
+    axis = split_axis(subject.kernel, subject.buffers, subject.axes)
+    found: dict[Point, float] = {}
+    for count in () if axis is None else split_counts(subject.axes[axis], blocks, subject.machine.sms):
+        rules = Rules(subject, count)
+        near = sorted(found, key=lambda p: _rank(p, found[p]))[:CLIMBS]
+        found |= _explored(rules, (rules.fitted(p) for p in near) if near else _seeds(rules))
+    return found
+
+
+def whole_schedule(subject: Subject) -> Schedule:
+    """The model's first choice among the lines that split nothing."""
+    rules = Rules(subject)
+    priced = _explored(rules, _seeds(rules))
+    best = _first(priced)
+    return best.line() if priced[best] < math.inf else fallback_schedule(subject.kernel)
 
 
 def default_schedule(
@@ -195,12 +263,24 @@ def fallback_schedule(kernel: KernelForm) -> Schedule:
     return schedule(WORK=f"points{FALLBACK_THREADS}")
 
 
+def _first(priced: Mapping[Point, float]) -> Point:
+    return min(priced, key=lambda p: _rank(p, priced[p]))
+
+
 def _rank(p: Point, us: float) -> tuple[float, int, str]:
     """By time to three digits, then by the length of the run of neighbours."""
     return float(f"{us:.3g}"), -dict(p.tiles).get(p.vector_axis, 1), str(p)
 
 
 # ---- which points are priced
+
+
+def _explored(rules: Rules, starts: Iterable[Point]) -> dict[Point, float]:
+    """What climbing the model from a few starts meets, with its times."""
+    priced = {p: rules.us(p) for p in starts}
+    for start in sorted(priced, key=lambda p: (priced[p], str(p)))[:CLIMBS]:
+        _climb(start, rules, priced)
+    return priced
 
 
 def _seeds(rules: Rules) -> Iterator[Point]:
@@ -213,7 +293,8 @@ def _seeds(rules: Rules) -> Iterator[Point]:
         for order in permutations(active):
             for elements in SEED_ELEMENTS:
                 for cut in SEED_CUTS:
-                    yield _dealt(Point(count, tuple(sorted(rest))), order, elements, cut, rules)
+                    start = Point(count, tuple(sorted(rest)), pieces=rules.pieces)
+                    yield _dealt(start, order, elements, cut, rules)
 
 
 def _dealt(p: Point, order: Sequence[str], elements: int, cut: int, rules: Rules) -> Point:

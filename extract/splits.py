@@ -24,6 +24,10 @@ from ir.ops import MONOIDS
 from ir.term import Term
 
 _NONE: Mapping[Any, Term] = {}
+FILLS = (1, 2, 4)
+"""How many blocks a multiprocessor has in the splits that are looked at."""
+VECTOR = 8
+"""Positions of which even pieces are multiples."""
 NEIGHBOURS = 64
 """Pieces that do not divide the axis are a multiple of so many positions, so that vectors stay whole and aligned."""
 
@@ -51,9 +55,15 @@ def split(
         rest = replace(rest, parts=tuple(level.part(p, known) for p in rest.parts))
         known = (*known, *level.scratch)
         inner = {**axes, axis: cut.length, cut.outer: cut.count, cut.merging: cut.count}
-        out.append(Piece(KernelForm(f"{kernel.name}_{len(out)}", tuple(level.parts)), known, inner))
+        out.append(_piece(KernelForm(f"{kernel.name}_{len(out)}", tuple(level.parts)), known, inner))
     last = KernelForm(f"{kernel.name}_{len(out)}", rest.parts)
-    return (*out, Piece(last, known, {**axes, cut.merging: cut.count}))
+    return (*out, _piece(last, known, {**axes, cut.merging: cut.count}))
+
+
+def _piece(kernel: KernelForm, buffers: tuple[Buffer, ...], axes: Mapping[str, int]) -> Piece:
+    """The kernel with the extents of the axes that it has."""
+    used = {a for t in postorder(*_terms(kernel)) for a in (*t.free, *swept(t))}
+    return Piece(kernel, buffers, {a: n for a, n in axes.items() if a in used})
 
 
 def unsplittable(kernel: KernelForm, axis: str) -> str:
@@ -90,6 +100,21 @@ def piece_length(extent: int, count: int) -> int:
     return least if extent == least * count or least < NEIGHBOURS else -(-least // NEIGHBOURS) * NEIGHBOURS
 
 
+def split_counts(extent: int, blocks: int, sms: int) -> tuple[int, ...]:
+    """Numbers of pieces worth a look: for one block a piece, and for so many blocks a piece as the whole kernel has."""
+    if blocks >= 2 * sms:
+        return ()
+    per_block = [-(-fill * sms // max(blocks, 1)) for fill in FILLS]
+    wanted = (min(extent, n) for n in (2 * sms, *per_block))
+    return tuple(dict.fromkeys(n for n in (_near(extent, n) for n in wanted) if n > 1))
+
+
+def _near(extent: int, wanted: int) -> int:
+    """The number nearest to the wanted one that gives even pieces of whole vectors, or else the wanted one."""
+    even = [n for n in range(-(-wanted * 2 // 3), wanted * 3 // 2 + 1) if extent % (n * VECTOR) == 0]
+    return min(even, key=lambda n: (abs(n - wanted), n), default=wanted)
+
+
 class _Cut:
     """How an axis is cut: `length` positions of each of `count` pieces, numbered by `outer`, folded over `merging`."""
 
@@ -99,8 +124,8 @@ class _Cut:
         self.count = max(1, -(-extent // self.length))
         self.taken = taken
         self.outer, self.merging = self.fresh(f"{axis}p"), self.fresh(f"{axis}m")
-        start = T.binary("mul", T.Index(self.outer), T.number(self.length))
-        self.position = T.binary("add", start, T.Index(axis))
+        self.start = T.binary("mul", T.Index(self.outer), T.number(self.length))
+        self.position = T.binary("add", self.start, T.Index(axis))
         even = self.count * self.length == extent
         self.inside = None if even else T.binary("lt", self.position, T.number(extent))
 
@@ -188,6 +213,8 @@ class _Level:
         return replace(part, stores=tuple(stores))
 
     def _leaf(self, t: Term, kids: Sequence[Term]) -> Term:
+        if isinstance(t, T.Extent) and t.axis == self.cut.axis:
+            return T.number(self.cut.extent)
         if self.cut.axis not in swept(t) or levels(t)[self.cut.axis] > 1:
             return with_children(t, kids)
         if t not in self.made:
@@ -202,8 +229,7 @@ class _Level:
         row, over = MONOIDS[t.monoid], self.cut.merging
         if not row.pair:
             return T.fold(over, t.monoid, self._partial(self.cut.folded(t, t.monoid), t.free))
-        start = T.binary("sub", self.cut.position, T.Index(t.axes[0]))
-        where = self._partial(T.binary("add", start, self.cut.folded(t, t.monoid)), t.free)
+        where = self._partial(T.binary("add", self.cut.start, self.cut.folded(t, t.monoid)), t.free)
         best = self._partial(self.cut.folded(t, row.combine), t.free)
         hit = T.binary("eq", best, T.fold(over, row.combine, best))
         if is_float(best.dtype):

@@ -168,7 +168,7 @@ def streamed_chain():
     m, z = T.State("m", "f32", ("h", "i")), T.State("z", "f32", ("h", "i"))
     o = T.State("o", "f32", ("e", "h", "i"))
     new = T.binary("max", m, s)
-    ratio, p = exp(sub(m, new)), exp(sub(s, new))
+    ratio, p = exp(sub(m, new)), exp(T.binary("addz", s, T.unary("neg", new)))
     carries = (
         T.Carry("m", "max", new),
         T.Carry("o", "add", add(T.binary("mulz", o, ratio), mul(p, value))),

@@ -1,0 +1,40 @@
+"""The launches of a scheduled kernel: itself, or where its line splits sweeps, the pieces and then what merges them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from extract.roles import is_fallback, pieces
+from extract.spaces import Subject, point, whole_schedule
+from ir.loop import Buffer, KernelForm
+from ir.machine import Machine
+from ir.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One launch: a kernel over buffers and axes of its own, and its schedule, which splits nothing."""
+
+    kernel: KernelForm
+    buffers: tuple[Buffer, ...]
+    axes: Mapping[str, int]
+    schedule: Schedule
+
+
+def stages(
+    kernel: KernelForm, buffers: Sequence[Buffer], axes: Mapping[str, int], line: Schedule, machine: Machine
+) -> tuple[Stage, ...]:
+    """The launches of `kernel` under a line of its space; later ones take the model's first choice.
+
+    The buffers of a stage that `buffers` lacks are made for this kernel and used by it alone.
+    """
+    subject = Subject(kernel, tuple(buffers), axes, machine)
+    if is_fallback(line):
+        return (Stage(kernel, subject.buffers, axes, line),)
+    first, *later = subject.pieces(pieces(line))
+    out = [Stage(first.kernel, first.buffers, first.axes, replace(point(line), pieces=1).line())]
+    for p in later:
+        own = Subject(p.kernel, p.buffers, p.axes, machine)
+        out.append(Stage(p.kernel, p.buffers, p.axes, whole_schedule(own)))
+    return tuple(out)
