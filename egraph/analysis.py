@@ -193,6 +193,11 @@ ORDER = """
 """
 
 
+def stated(terms: Iterable[T.Term]) -> str:
+    """What is said of a program before any rule runs: the identities stand in the graph, and facts of its constants."""
+    return f'(Identity "mul") (Identity "add")\n{constant_facts(terms)}'
+
+
 def constant_facts(terms: Iterable[T.Term]) -> str:
     """Facts about the float constants among the terms: sign, being 1 or 0, an exact reciprocal."""
     out = []

@@ -26,7 +26,8 @@ def ranks(nodes: Classes) -> dict[int, int]:
     for s in sorted(by_size):
 
         def key(c: int, s: int = s) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
-            smallest = (n for n in nodes[c] if 1 + sum(size[k] for k in n.children) == s)
+            useful = (n for n in nodes[c] if c not in n.children)
+            smallest = (n for n in useful if 1 + sum(size[k] for k in n.children) == s)
             return min(_key(n, rank) for n in smallest)
 
         for c in sorted(by_size[s], key=key):

@@ -44,6 +44,10 @@ class Tables:
     outputs: Mapping[Key, Value]
     sorts: Mapping[str, tuple[str, ...]]
     written: Mapping[Key, tuple[Key | None, ...]]
+    stated: frozenset[Key]
+    """Facts that the program states."""
+    made: set[Key] = field(default_factory=set)
+    """Rows that some match makes."""
 
     def value(self, e: Sexp, bound: Mapping[str, Value]) -> Value:
         """An expression under a match."""
@@ -82,22 +86,20 @@ class History:
         waiting: dict[Key, list[int]] = defaultdict(list)
         count = []
         queue: list[tuple[int, int, int, int]] = []
-        makeable = {k for m in self.matches for k in m.makes}
-        given = [k for k in self.tables.written if k in makeable]
+        self.tables.made.update(k for m in self.matches for k in m.makes)
         for n, m in enumerate(self.matches):
-            needed = {k for k in m.needs if k in makeable and k not in self.tables.written}
+            needed = {k for k in m.needs if not self._given(k)}
             count.append(len(needed))
             for k in needed:
                 waiting[k].append(n)
             if not needed:
                 self._push(queue, n)
-        self.order.update((k, 0) for k in given)
         while queue:
             *_, n = heapq.heappop(queue)
             m = self.matches[n]
             laws = self._laws(m)
             for k in m.makes:
-                if k in self.chosen or k in self.tables.written:
+                if k in self.chosen or self._given(k):
                     continue
                 self.chosen[k], self.support[k], self.order[k] = m, laws, 1 + len(self.order)
                 for other in waiting[k]:
@@ -170,8 +172,8 @@ class History:
                         edges[b].append((a, m))
         return edges
 
-    def path(self, start: Key, end: Key) -> list[Match]:
-        """The matches that join two origins of a class, those that weigh least; none where no chain is known."""
+    def path(self, start: Key, end: Key) -> list[Match] | None:
+        """The matches that join two origins of a class, those that weigh least; None where no chain is known."""
         queue: list[tuple[int, int, Key, tuple[Match, ...]]] = [(0, 0, start, ())]
         done: set[Key] = set()
         tick = 0
@@ -186,10 +188,14 @@ class History:
                 tick += 1
                 more = sum(_WEIGHT[LAWS[x].class_] for x in self._laws(m)) + 1
                 heapq.heappush(queue, (weight + more, tick, other, (*way, m)))
-        return []
+        return None
 
-    def needed(self, wanted: Iterable[tuple[Key | None, Key]]) -> list[Match]:
-        """All matches behind rows, each wanted in place of another of its class (or of none), earlier ones first."""
+    def needed(self, wanted: Iterable[tuple[Key | None, Key]]) -> tuple[list[Match], bool]:
+        """All matches behind rows, earlier ones first, and whether they give all of them.
+
+        Each row is wanted in place of another of its class, or of none.
+        """
+        whole = True
         found: dict[int, Match] = {}
         stack = list(wanted)
         seen: set[tuple[Key | None, Key]] = set()
@@ -200,12 +206,24 @@ class History:
             seen.add(place)
             before, k = place
             more = [self.chosen[k]] if k in self.chosen else []
+            whole = whole and bool(more or self._given(k))
             if before is not None and (a := self.origin(before)) != (b := self.origin(k)):
-                more += self.path(a, b)
+                way = self.path(a, b)
+                whole = whole and way is not None
+                more += way or []
             for m in more:
                 found[id(m)] = m
                 stack += self._wanted(m)
-        return sorted(found.values(), key=lambda m: max((self.order.get(k, 0) for k in m.needs), default=0))
+        steps = sorted(found.values(), key=lambda m: max((self.order.get(k, 0) for k in m.needs), default=0))
+        return steps, whole
+
+    def _given(self, k: Key) -> bool:
+        """Whether a row needs no match: it was written, or is a fact that the program states."""
+        return k in self.tables.written or k in self.tables.stated or k not in self.tables.made
+
+    def without(self, law: str) -> History:
+        """The history that is left when no match of a law counts."""
+        return History(self.tables, tuple(m for m in self.matches if m.rule.law != law))
 
     def _wanted(self, m: Match) -> Iterator[tuple[Key | None, Key]]:
         """The rows that a match needs, those of a class in place of the operand that led to them."""

@@ -105,6 +105,11 @@ class Law:
     given: tuple[Condition, ...] = ()
     kinds: Mapping[str, str] = field(default_factory=dict, compare=False)
 
+    @property
+    def hides(self) -> bool:
+        """Whether the left side is removed, so that no other law matches it any more."""
+        return any("(subsume " in actions for _, actions in self.rules)
+
     def text(self) -> Iterator[str]:
         """The egglog rules, each named after the law."""
         for k, (body, actions) in enumerate(self.rules):

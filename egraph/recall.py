@@ -8,11 +8,12 @@ from dataclasses import fields, replace
 
 from egglog import bindings
 
+from egraph.analysis import stated
 from egraph.border import kept_whole
 from egraph.encode import COMMUTING, FIXED, PREFIX_CONSTRUCTORS, WHOLE, arguments, constructor_of
 from egraph.graph import EGraph, ENode
 from egraph.history import AXIOMS, History, Key, Match, Tables, Value
-from egraph.matches import Rule, Signature
+from egraph.matches import Rule, Signature, parsed
 from egraph.readback import Reader
 from egraph.trace import Explained, Row, Trace
 from ir import term as T
@@ -55,7 +56,10 @@ class _Recall:
             if t in whole:
                 seen[t] = WHOLE.name, (whole[t], self.slots[reader.rows.number[t]])
                 written.setdefault(seen[t], (None, key))
-        self.tables = Tables(outputs, {n: given for n, (given, _) in signatures.items()}, written)
+        sorts = {name: given for name, (given, _) in signatures.items()}
+        told = Tables(outputs, sorts, written, frozenset())
+        facts = (told.key(e, {}) for e in parsed(stated(reader.rows.number)))
+        self.tables = replace(told, stated=frozenset(k for k in facts if k in outputs))
 
     def _key(self, name: str, row: bindings.FrozenRow) -> Key:
         return name, tuple(map(self._value, self.signatures[name][0], row.inputs))
@@ -88,7 +92,8 @@ class _Recall:
             bound = dict(zip(rule.variables, self._key(rule.table, row)[1], strict=True))
             needs = [(self.tables.key(e, bound), out) for e, out in rule.needs if e[0] not in AXIOMS]
             of = {out: k for k, out in reversed(needs) if out is not None}
-            joins = tuple((of[a], b) for a, b in rule.unions if isinstance(a, str) and a in of)
+            left = ((of.get(a) if isinstance(a, str) else self.tables.key(a, bound), b) for a, b in rule.unions)
+            joins = tuple((k, b) for k, b in left if k is not None)
             makes = tuple(self.tables.key(e, bound) for e in rule.makes if e[0] not in AXIOMS)
             yield Match(rule, bound, tuple(k for k, _ in needs), makes, joins)
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from egglog import bindings
 
-from egraph.analysis import constant_facts, prelude
+from egraph.analysis import prelude, stated
 from egraph.encode import FIXED, PREFIX_CONSTRUCTORS, Rows, encode
 from egraph.graph import Budget, EGraph, EGraphError, LawReport, PhaseReport, Report
 from egraph.law import Law
@@ -124,7 +124,7 @@ def saturate(
         (r.value for r in program.results),
         ((label, term, operands) for label, (term, operands) in (tags or {}).items()),
     )
-    text = _text(rows, chosen)
+    text = _text(rows, chosen, PLUMBING if phases else "")
     rules: tuple[Rule, ...] = ()
     signatures: Mapping[str, Signature] = {}
     if explain:
@@ -158,10 +158,9 @@ def saturate(
     return replace(graph, report=report)
 
 
-def _text(rows: Rows, chosen: Sequence[Law]) -> str:
+def _text(rows: Rows, chosen: Sequence[Law], plumbing: str) -> str:
     loads = [c for c in rows.constructors if c.op == "Load"]
-    rules = [PLUMBING, *(rule for x in chosen for rule in x.text())] if chosen else []
-    return "\n".join([prelude(loads), *rules])
+    return "\n".join([prelude(loads), plumbing, *(rule for x in chosen for rule in x.text())])
 
 
 def _insertion(rows: Rows) -> str:
@@ -172,8 +171,7 @@ def _insertion(rows: Rows) -> str:
         (
             rows.text,
             " ".join(f'(axis "{a}")' for a in axes),
-            '(let $one (Identity "mul")) (let $zero (Identity "add"))',
-            constant_facts(rows.number),
+            stated(rows.number),
             "(run-schedule (saturate (run insert)))",
         )
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from egraph.encode import WHOLE
 from egraph.graph import EGraph, ENode
 from egraph.history import History, Key, Match
 from egraph.laws import LAWS
@@ -64,15 +65,25 @@ class Trace:
                 found.setdefault(c, set()).update(m.rule.law for _, m in edges if m.rule.law)
         return {c: tuple(sorted(names)) for c, names in sorted(found.items()) if names}
 
-    def matches(self, roots: Iterable[tuple[Key | None, Pick]]) -> list[Match]:
-        """The matches behind picks, each in place of a written node; earlier ones first."""
+    def matches(self, roots: Iterable[tuple[Key | None, Pick]]) -> tuple[list[Match], bool]:
+        """The matches behind picks, each in place of a written node, earlier ones first; whether they give all."""
         return self.history.needed(self._wanted(roots))
+
+    def replaceable(self, roots: Sequence[tuple[Key | None, Pick]], names: Iterable[str]) -> tuple[str, ...]:
+        """Of the laws behind picks those without which the other matches still give them.
+
+        What would have matched where a law hides its left side is not known, so such a law may be missing here.
+        """
+        others = {name: replace(self, history=self.history.without(name)) for name in names}
+        return tuple(name for name, trace in others.items() if trace.matches(roots)[1])
 
     def _wanted(self, roots: Iterable[tuple[Key | None, Pick]]) -> Iterator[tuple[Key | None, Key]]:
         stack = list(roots)
         seen: set[tuple[Key | None, int]] = set()
         while stack:
             before, pick = stack.pop()
+            while before is not None and before[0] == WHOLE.name:
+                before = self.history.operand(before, 1)
             if (before, id(pick)) in seen:
                 continue
             seen.add((before, id(pick)))

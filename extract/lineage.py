@@ -81,6 +81,13 @@ def named(form: Form, graph: EGraph, reasons: Reasons) -> Form:
     """The form with the laws that its picks rest on, where the graph has a history."""
     if not isinstance(graph, Explained):
         return form
-    matches = graph.trace.matches(reasons)
-    details = {**form.details, "reasons": reasons, "analyses": analyses_of(matches)}
-    return replace(form, laws=laws_of(matches), details=details)
+    matches, whole = graph.trace.matches(reasons)
+    laws = laws_of(matches)
+    details = {
+        **form.details,
+        "reasons": reasons,
+        "traced": whole,
+        "analyses": analyses_of(matches),
+        "replaceable": graph.trace.replaceable(reasons, laws),
+    }
+    return replace(form, laws=laws, details=details)
