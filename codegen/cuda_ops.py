@@ -262,6 +262,15 @@ def _functions() -> Iterator[tuple[tuple[str, str], Function]]:
 FUNCTIONS: dict[tuple[str, str], Function] = {
     **dict(_functions()),
     ("from_bf16", ""): Function("float from_bf16(unsigned short h) { return __uint_as_float((unsigned)h << 16); }"),
+    # With a zero for the lower half, the pair of two roundings is the f32 that the upper one widens to.
+    ("round_bf16", ""): Function(
+        "float round_bf16(float x) {\n"
+        "  unsigned r;\n"
+        '  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(x), "f"(0.0f));\n'
+        "  return __uint_as_float(r);\n"
+        "}",
+        ptx=True,
+    ),
     ("from_f16", ""): _convert("from_f16", "cvt.f32.f16", "float", "f", "unsigned short", "h"),
     ("to_bf16", ""): _convert("to_bf16", "cvt.rn.bf16.f32", "unsigned short", "h", "float", "f"),
     ("to_f16", ""): _convert("to_f16", "cvt.rn.f16.f32", "unsigned short", "h", "float", "f"),

@@ -262,6 +262,8 @@ class Expressions:
         if dtype in HALVES:
             if x.dtype == dtype:
                 return text
+            if dtype == "bf16" and x.dtype != "f64":
+                return Text(f"{self.call('round_bf16')}({text.at(ops.TERNARY)})")
             return Text(f"{self.call(f'from_{dtype}')}({self._narrow(dtype, x)})")
         if dtype == of:
             return text
