@@ -10,7 +10,7 @@ Before step 0 the shift may be NaN, and all sums are 0: `mulz` keeps them so.
 
 from __future__ import annotations
 
-from egraph.law import Rule, has_fold, no_fold, relational, varies
+from egraph.law import Rule, constant, floating, has_fold, no_fold, relational, varies
 
 DEMAND = f"""
 (relation shifted (String E))
@@ -18,19 +18,26 @@ DEMAND = f"""
 (rule ((single e j "add" b) {has_fold("b", "j").facts}) ((shifted j b)) :ruleset split)
 (rule ((shifted j e) (= e (Binary "mul" p q)) {has_fold("e", "j").facts}) ((shifted j p) (shifted j q)) :ruleset split)
 (rule ((shifted j e) (= e (Binary "add" p q)) {has_fold("e", "j").facts}) ((aneed (set-of j) e)) :ruleset split)
+(relation moving (E String E))
+(rule ((aneed s e) (= 1 (set-length s)) (= j (set-get s 0)) {floating("e").facts} {no_fold("e", "j").facts})
+      ((moving e j e)) :ruleset split)
+(rule ((aneed s e) (= 1 (set-length s)) (= j (set-get s 0)) {has_fold("e", "j").facts} {constant("e", "j").facts})
+      ((moving e j (New j e))) :ruleset split)
+(rule ((= e (Binary "add" p q)) (moving p j x) (moving q j y) {varies("e", "j").facts})
+      ((moving e j (Binary "add" x y))) :ruleset split)
+(rule ((= e (Unary "neg" p)) (moving p j x) {varies("e", "j").facts}) ((moving e j (Unary "neg" x))) :ruleset split)
 """
-"""`shifted j e` asks whether e is a shifted value or a product with one: `shifts e j p q` says e = p * q, p shifted."""
+"""`shifted j e` asks whether e is a shifted value or a product with one: `shifts e j p q` says e = p * q, p shifted.
+
+`moving e j x` says that x is the sum e on the new prefix; unlike in an exponent, a streamed -inf absorbs nothing.
+"""
 
 _COUNT = '(Round t "op" (Extent j))'
 
 
 def _shifted(p: str, c: str, r: str) -> str:
-    return f"(asplit {p} (set-of j) {c} {r}) {has_fold(c, 'j').facts} {no_fold(r, 'j').facts}"
-
-
-def _new(c: str, r: str) -> str:
-    """A shifted value on the new prefix; unlike an exponent's, its shift is not absorbed by a streamed -inf."""
-    return f'(Binary "add" {r} (New j {c}))'
+    """p = c + r is a shifted value, n_p what it is on the new prefix."""
+    return f"(asplit {p} (set-of j) {c} {r}) {has_fold(c, 'j').facts} {no_fold(r, 'j').facts} (moving {p} j n_{p})"
 
 
 def _old_sum(x: str) -> str:
@@ -70,7 +77,7 @@ def shifted_factor_leaves_product() -> list[Rule]:
 def sum_of_shifted_values_streams() -> list[Rule]:
     """A sum of c + r moves by the count times the change of c: New S = Old S + Old n * Delta c + New (c + r)."""
     body = f'(single e j "add" p) {_shifted("p", "c", "r")} (= t (dtype e))'
-    return [(body, _becomes(_add("(Old j e)", _moved(f"(Old j {_COUNT})", "c"), _new("c", "r"))))]
+    return [(body, _becomes(_add("(Old j e)", _moved(f"(Old j {_COUNT})", "c"), "n_p")))]
 
 
 @relational("translation", "reassociating", "online")
@@ -78,7 +85,7 @@ def sum_of_shifted_products_streams() -> list[Rule]:
     """A sum of (c + r) * q moves by the sum of q times the change of c, and is rescaled as the sum of q is."""
     body = f'(single e j "add" b) (shifts b j p q) {_shifted("p", "c", "r")} (esplit q j f g) {no_fold("g", "j").facts}'
     moved = _add("(Old j e)", _moved(_old_sum("q"), "c"))
-    new = _mul(_new("c", "r"), "(New j q)")
+    new = _mul("n_p", "(New j q)")
     return [
         (f"{body} {no_fold('f', 'j').facts}", _becomes(_add(moved, new))),
         (f"{body} (exponential f)", _becomes(_add(_mul(moved, "(Ratio j f)", "mulz"), new))),
@@ -96,7 +103,7 @@ def sum_of_products_of_shifted_values_streams() -> list[Rule]:
     ):
         first = _moved(_add(_old_sum("q"), _moved(count, "d")), "c")
         second = _moved(_old_sum(others), "d")
-        new = _mul(_new("c", "r"), _new("d", "s"))
+        new = _mul("n_p", "n_u")
         update = _add("(Old j e)", first, second, _mul(new, weight) if weight else new)
         demand = f"(shifted j {others})" if weight else ""
         rules.append((f"{body} {found} {_shifted('u', 'd', 's')}", f"{_becomes(update)} {demand}"))
