@@ -28,12 +28,13 @@ from eggtile.pipeline import (
 )
 from eggtile.tables import progress
 from eggtile.trials import WORK, only_written, trials
-from eggtile.worker import Code, Died, Job, Lap, Worker
+from eggtile.worker import Code, Died, Job, Lap, Launch, Worker
 from egraph.laws import LAWS
 from extract.cost import Cost, kernel_cost
 from extract.evidence import Evidence, Measurement, Where, family_of, source_hash
 from extract.key import Canonical, canonical
 from extract.spaces import fallback_schedule, space
+from extract.stages import stages
 from extract.tiling import tile_program
 from ir.kernel import KernelProgram, Shared, walk
 from ir.loop import Buffer, Form, KernelForm
@@ -41,16 +42,18 @@ from ir.machine import Machine
 from ir.node import IRError
 from ir.schedule import Schedule
 
-Build = Callable[[Canonical, Sequence[Buffer], Schedule, Machine], tuple[KernelProgram, str]]
-"""A kernel under a schedule as a program and its text."""
+Built = tuple[tuple[KernelProgram, str], ...]
+Build = Callable[[Canonical, Sequence[Buffer], Schedule, Machine], Built]
+"""A kernel under a schedule: the program and the text of each launch."""
 
 
-def build(
-    known: Canonical, buffers: Sequence[Buffer], line: Schedule, machine: Machine
-) -> tuple[KernelProgram, str]:
+def build(known: Canonical, buffers: Sequence[Buffer], line: Schedule, machine: Machine) -> Built:
     """The kernel as the pipeline writes it."""
-    program = lower_tile(tile_program(known.kernel, buffers, known.axes, line), machine)
-    return program, emit(program)
+    out = []
+    for stage in stages(known.kernel, buffers, known.axes, line, machine):
+        program = lower_tile(tile_program(stage.kernel, stage.buffers, stage.axes, stage.schedule), machine)
+        out.append((program, emit(program)))
+    return tuple(out)
 
 
 @dataclass(frozen=True)
@@ -125,18 +128,29 @@ class _Subject:
 
 @dataclass
 class _Candidate:
-    """A line with its text, and the row that will be stored for it."""
+    """A line with its launches, and the row that will be stored for it; `buffers` are those of the kernel."""
 
     line: Schedule
-    program: KernelProgram
-    text: str
+    built: Built
+    buffers: tuple[Buffer, ...]
     row: Measurement
-    binary: Binary | None = None
+    binaries: Sequence[Binary | None] = ()
+
+    @property
+    def text(self) -> str:
+        """The text of all launches."""
+        return "\n".join(text for _, text in self.built)
 
     def code(self) -> Code:
         """What a worker needs of it."""
-        header = replace(self.program, body=tuple(s for s in walk(self.program.body) if isinstance(s, Shared)))
-        return Code(header, self.text, self.binary, str(self.line))
+        places = {b.name: b for b in self.buffers}
+        places |= {b.name: b for program, _ in self.built for b in program.buffers if b.name not in places}
+        number = {name: n for n, name in enumerate(places)}
+        launches = []
+        for (program, text), binary in zip(self.built, self.binaries, strict=True):
+            header = replace(program, body=tuple(s for s in walk(program.body) if isinstance(s, Shared)))
+            launches.append(Launch(header, text, binary, tuple(number[b.name] for b in program.buffers)))
+        return Code(tuple(launches), tuple(places.values())[len(self.buffers) :], str(self.line))
 
 
 class Tuner:
@@ -206,11 +220,13 @@ class Tuner:
             taken=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         try:
-            program, text = self.build(subject.known, subject.buffers, line, self.machine)
+            built = self.build(subject.known, subject.buffers, line, self.machine)
         except IRError as e:
             self.evidence.add(replace(row, reason=str(e)))
             return None
-        return _Candidate(line, program, text, replace(row, source=source_hash(text)))
+        made = _Candidate(line, built, subject.buffers, row)
+        made.row = replace(row, source=source_hash(made.text))
+        return made
 
     # ---- compile, gate, time
 
@@ -219,8 +235,10 @@ class Tuner:
     ) -> Iterator[tuple[_Candidate, Measurement]]:
         """Settle candidates and store every one as soon as it is settled."""
         with ThreadPoolExecutor(self.limits.threads) as pool:
-            compiling = [pool.submit(compile_text, c.text, self.machine.target) for c in candidates]
-            job = self._job(subject, candidates[0].program)
+            compiling = [
+                [pool.submit(compile_text, text, self.machine.target) for _, text in c.built] for c in candidates
+            ]
+            job = self._job(subject)
             if not all(t.whole for t in job.trials):
                 job = replace(job, fallback=self._fallback(subject))
             compiled = [c for c, f in zip(candidates, compiling, strict=True) if self._compiled(c, f)]
@@ -247,34 +265,39 @@ class Tuner:
             self.evidence.add(_finite(c.row))
         return ((c, _finite(c.row)) for c in candidates)
 
-    def _compiled(self, c: _Candidate, future: Future[Binary]) -> bool:
+    def _compiled(self, c: _Candidate, futures: Sequence[Future[Binary]]) -> bool:
         """Whether a candidate is fit to run; what does not compile or spills is stored."""
         try:
-            c.binary = future.result()
+            binaries = [f.result() for f in futures]
         except CompileError as e:
             c.row = replace(c.row, reason=str(e).splitlines()[0])
             self.evidence.add(c.row)
             return False
-        b, found = c.binary, complaints(c.binary.log)
-        c.row = replace(c.row, registers=b.registers, spill_bytes=b.spill_bytes, shared_bytes=b.shared_bytes)
+        c.binaries, found = binaries, [x for b in binaries for x in complaints(b.log)]
+        c.row = replace(
+            c.row,
+            registers=max(b.registers for b in binaries),
+            spill_bytes=max(b.spill_bytes for b in binaries),
+            shared_bytes=max(b.shared_bytes for b in binaries),
+        )
         if found:
             c.row = replace(c.row, status="spills", reason="; ".join(found))
             self.evidence.add(c.row)
         return not found
 
-    def _job(self, subject: _Subject, program: KernelProgram) -> Job:
+    def _job(self, subject: _Subject) -> Job:
         known, used = subject.known, [LAWS[n].class_ for n in subject.form.laws if n in LAWS]
         expected = trials(
-            known.kernel, program.buffers, known.axes, all(c == "exact" for c in used), self.limits.work
+            known.kernel, subject.buffers, known.axes, all(c == "exact" for c in used), self.limits.work
         )
         fresh = frozenset(only_written(known.kernel))
-        return Job(program.buffers, fresh, max(known.axes.values(), default=1), tuple(expected))
+        return Job(subject.buffers, fresh, max(known.axes.values(), default=1), tuple(expected))
 
     def _fallback(self, subject: _Subject) -> Code:
         line = fallback_schedule(subject.known.kernel)
-        program, text = self.build(subject.known, subject.buffers, line, self.machine)
-        binary = compile_text(text, self.machine.target)
-        return _Candidate(line, program, text, Measurement("", "", self.where, "ok"), binary).code()
+        built = self.build(subject.known, subject.buffers, line, self.machine)
+        binaries = [compile_text(text, self.machine.target) for _, text in built]
+        return _Candidate(line, built, subject.buffers, Measurement("", "", self.where, "ok"), binaries).code()
 
     def _open(self, job: Job, worker: Worker) -> None:
         """Open the job; without its fall-back where that does not run or is wrong itself."""

@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
@@ -37,12 +38,24 @@ COMMAND = (sys.executable, "-c", f"from {__name__} import GpuDevice, main; main(
 
 
 @dataclass(frozen=True)
-class Code:
-    """A candidate ready to run: its header (`kernel` holds no terms), its text, and what the compiler made of it."""
+class Launch:
+    """One launch: its header (`kernel` holds no terms), its text, what the compiler made of it, and its arguments.
+
+    An argument is the number of a buffer of the job, or from there on of a scratch buffer of the candidate.
+    """
 
     kernel: KernelProgram
     text: str
     binary: Binary | None
+    arguments: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Code:
+    """A candidate ready to run: launches in order, and the buffers that stand between them."""
+
+    launches: tuple[Launch, ...]
+    scratch: tuple[Buffer, ...]
     line: str
 
 
@@ -92,31 +105,50 @@ class Device(Protocol):
         """Time candidates side by side on equal memory; inputs that are `cold` come from DRAM."""
 
 
+class Loaded:
+    """A candidate on the current CUDA device."""
+
+    def __init__(self, code: Code) -> None:
+        self.code = code
+        self.kernels = []
+        for launch in code.launches:
+            if launch.binary is None:
+                raise IRError(f"{code.line} is not compiled")
+            self.kernels.append(gpu.Kernel(launch.kernel, launch.binary))
+
+    def bind(self, buffers: Sequence[gpu.Argument]) -> list[gpu.Launch]:
+        """The launches on the buffers of the job, and on scratch buffers of their own."""
+        places = [*buffers, *(gpu.Memory(gpu.span_bytes(b)) for b in self.code.scratch)]
+        arguments = ([places[n] for n in launch.arguments] for launch in self.code.launches)
+        return [k.bind(own) for k, own in zip(self.kernels, arguments, strict=True)]
+
+
 class GpuDevice:
     """The current CUDA device."""
 
-    def load(self, code: Code) -> gpu.Kernel:
-        if code.binary is None:
-            raise IRError(f"{code.line} is not compiled")
-        return gpu.Kernel(code.kernel, code.binary)
+    def load(self, code: Code) -> Loaded:
+        return Loaded(code)
 
-    def run(self, loaded: gpu.Kernel, images: list[Array], starts: list[int]) -> None:
+    def run(self, loaded: Loaded, images: list[Array], starts: list[int]) -> None:
         held = [gpu.upload(i) for i in images]
-        loaded.bind([m.data_ptr() + s for m, s in zip(held, starts, strict=True)]).run()
+        for launch in loaded.bind([m.data_ptr() + s for m, s in zip(held, starts, strict=True)]):
+            launch.run()
         for memory, i in zip(held, images, strict=True):
             gpu.download(memory, i)
 
     def race(
-        self, loaded: Sequence[gpu.Kernel], stored: Sequence[Array], cold: Sequence[bool], rounds: int
+        self, loaded: Sequence[Loaded], stored: Sequence[Array], cold: Sequence[bool], rounds: int
     ) -> list[Lap]:
         held = [gpu.upload(s) for s in stored]
         launches = [k.bind(held) for k in loaded]
-        hot = gpu.times([[[launch]] for launch in launches], HOT_ROUNDS)
+        hot = gpu.times([[own] for own in launches], HOT_ROUNDS)
         limit = HOPELESS * min(t.median_us for t in hot)
         left = [k for k, t in enumerate(hot) if t.median_us <= limit]
         inputs = {m.data_ptr(): m.size for m, c in zip(held, cold, strict=True) if c and m.size}
-        passes = gpu.rotated([launches[k] for k in left], inputs) if inputs else [[launches[k] for k in left]]
-        times = gpu.times([[[p[n]] for p in passes] for n in range(len(left))], rounds)
+        every = [launch for k in left for launch in launches[k]]
+        ends = list(accumulate(len(launches[k]) for k in left))
+        passes = gpu.rotated(every, inputs) if inputs else [every]
+        times = gpu.times([[p[a:b] for p in passes] for a, b in zip((0, *ends), ends, strict=False)], rounds)
         laps = [Lap(t, False) for t in hot]
         for k, t in zip(left, times, strict=True):
             laps[k] = Lap(t, True)

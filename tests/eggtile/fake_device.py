@@ -44,16 +44,18 @@ class Fake:
             os.kill(os.getpid(), signal.SIGSEGV)
         if planted == "fault":
             raise RuntimeError("an illegal memory access was encountered")
+        buffers = dict(x for k in code.launches for x in zip(k.arguments, k.kernel.buffers, strict=True))
         memory = [
-            i[s:-GUARD_BYTES].view(storage_type(b.dtype))
-            for i, s, b in zip(images, starts, code.kernel.buffers, strict=True)
+            i[s:-GUARD_BYTES].view(storage_type(buffers[n].dtype))
+            for n, (i, s) in enumerate(zip(images, starts, strict=True))
         ]
         if self.emulated:
-            cpu.Program([(code.kernel, code.text)]).run(0, memory, filled=[True] * len(memory))
+            own = [np.zeros(b.size, storage_type(b.dtype)) for b in code.scratch]
+            program = cpu.Program([(k.kernel, k.text) for k in code.launches])
+            launches = [cpu.Launch(n, k.arguments) for n, k in enumerate(code.launches)]
+            program.run_all(launches, [*memory, *own], filled=[True] * len(memory) + [False] * len(own))
         else:
-            out, x = (
-                next(k for k, b in enumerate(code.kernel.buffers) if b.role == r) for r in ("output", "input")
-            )
+            out, x = (next(n for n, b in buffers.items() if b.role == r) for r in ("output", "input"))
             memory[out][:] = memory[x] * np.float32(2) + np.float32(1)
             if planted == "one element":
                 memory[out][77] += 1

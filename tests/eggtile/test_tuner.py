@@ -135,8 +135,8 @@ def test_emitted_text_passes_the_gate_and_faults_in_it_do_not(store: Evidence) -
     tuner = Tuner(H200, store, WHERE, worker, limits)
 
     def broken(*args):
-        kernel, text = build(*args)
-        return kernel, text.replace("rsqrt", "sqrt") if str(args[2]) == lines[1] else text
+        ((kernel, text),) = build(*args)
+        return ((kernel, text.replace("rsqrt", "sqrt") if str(args[2]) == lines[1] else text),)
 
     build, tuner.build = tuner.build, broken
     lines = [str(s) for s in listed_space()]
@@ -152,9 +152,37 @@ def test_emitted_text_passes_the_gate_and_faults_in_it_do_not(store: Evidence) -
     assert all(m.error is not None and m.bound is not None and m.error <= m.bound < 1e-5 for m in right)
 
 
+def test_a_line_with_two_launches_is_gated_and_timed_whole(store: Evidence) -> None:
+    """The model's first line for few long columns splits them; a fault in the merge is seen."""
+    x = torch.randn(4096, 8)
+    options = Options(evidence=store)
+    worker = Worker(command({}, emulated=True))
+    tuner = Tuner(H200, store, WHERE, worker, Limits(lines=2, rounds=3, candidate_s=20.0, threads=2, work=1 << 20))
+
+    def broken(*args):
+        *first, (kernel, text) = build(*args)
+        return (*first, (kernel, text.replace("= v", "= 2 * v") if str(args[2]) == lines[1] else text))
+
+    build, tuner.build = tuner.build, broken
+    (k,) = compile_program(column_sums, [x], options=Options()).kernels
+    lines = [str(s) for s in space(k.canonical.kernel, k.buffers, k.canonical.axes, H200).lines]
+    assert len(k.launches) == 2
+    try:
+        report = tune(column_sums, [x], "program", options, tuner)
+    finally:
+        worker.close()
+    row = next(k for k in report.kernels if k.key in report.chosen)
+    assert [f.line for f in row.failures] == [lines[1]]
+    assert row.best == lines[0]
+
+
+def column_sums(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(0)
+
+
 def listed_space() -> tuple[object, ...]:
     from_space = compile_program(normal, [X]).kernels[0]
-    return space(from_space.canonical.kernel, from_space.tile.buffers, from_space.canonical.axes, H200).lines
+    return space(from_space.canonical.kernel, from_space.buffers, from_space.canonical.axes, H200).lines
 
 
 def test_a_form_that_measures_slow_gives_way(store: Evidence) -> None:

@@ -16,12 +16,11 @@ import torch
 from codegen import gpu
 from eggtile.cli_tune import clocks, here, print_report
 from eggtile.pipeline import Options, compile_program
-from eggtile.tuner import Limits, Report, Tuner, build, tune
+from eggtile.tuner import Build, Built, Limits, Report, Tuner, build, tune
 from eggtile.worker import Worker
 from extract.evidence import Evidence
 from extract.key import Canonical
 from extract.spaces import space
-from ir.kernel import KernelProgram
 from ir.loop import Buffer
 from ir.machine import Machine
 from ir.schedule import Schedule
@@ -43,20 +42,16 @@ def normal(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.rms_norm(x, (COLUMNS,), w)
 
 
-def planted(
-    lines: Sequence[str],
-) -> Callable[[Canonical, Sequence[Buffer], Schedule, Machine], tuple[KernelProgram, str]]:
+def planted(lines: Sequence[str]) -> Build:
     """A build that spoils the text of the first lines, one fault each."""
     faults = dict(zip(lines, PLANTED.values(), strict=False))
 
-    def spoiled(
-        known: Canonical, buffers: Sequence[Buffer], line: Schedule, machine: Machine
-    ) -> tuple[KernelProgram, str]:
-        program, text = build(known, buffers, line, machine)
+    def spoiled(known: Canonical, buffers: Sequence[Buffer], line: Schedule, machine: Machine) -> Built:
+        (program, text), *later = build(known, buffers, line, machine)
         if str(line) in faults:
             head, signature, body = _PARAMETERS.split(text, maxsplit=1)
             text = head + signature + faults[str(line)][1](body)
-        return program, text
+        return ((program, text), *later)
 
     return spoiled
 
@@ -64,7 +59,7 @@ def planted(
 def lines_of(inputs: Sequence[torch.Tensor], options: Options) -> list[str]:
     """The space of the one kernel, best first by the model."""
     (k,) = compile_program(normal, inputs, options=options).kernels
-    found = space(k.canonical.kernel, k.tile.buffers, k.canonical.axes, options.machine())
+    found = space(k.canonical.kernel, k.buffers, k.canonical.axes, options.machine())
     print(f"     {found.size} lines, the first is {found.lines[0]}")
     return [str(line) for line in found.lines]
 
