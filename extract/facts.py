@@ -53,6 +53,12 @@ def buffers_read(t: Term, kids: list[frozenset[str]]) -> frozenset[str]:
 
 
 @Fact
+def mentioned(t: Term, kids: list[frozenset[str]]) -> frozenset[str]:
+    """Names of all axes in the term, free or bound."""
+    return t.free.union(swept(t), *kids)
+
+
+@Fact
 def levels(t: Term, kids: list[Levels]) -> Levels:
     """Per axis, the number of dependent loops over it that the term needs."""
     out: dict[str, int] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from extract.facts import swept
+from extract.facts import mentioned, swept
 from ir import term as T
 from ir.node import IRError, postorder
 from ir.term import Term
@@ -127,7 +127,7 @@ class Substitution:
                 return None if inner is None else T.Scan(index.axis, monoid, inner)
         clash = sorted(set(swept(t)) & index.free)
         if clash:
-            fresh = {a: self.fresh(a, index.free | t.free) for a in clash}
+            fresh = {a: self.fresh(a, index.free | t.free | binders_around(t, a)) for a in clash}
             t = Names(axes=fresh).terms([t])[0]
         if isinstance(t, T.Stream):
             bound |= {c.name for c in t.carries}
@@ -151,6 +151,12 @@ class Substitution:
             n += 1
         self.extents[f"{axis}_{n}"] = self.extents[axis]
         return f"{axis}_{n}"
+
+
+def binders_around(t: Term, axis: str) -> frozenset[str]:
+    """Axes that loops of the term bind around a mention of `axis`, which it may not be renamed to."""
+    loops = (k for k in postorder(t) if swept(k) and axis in mentioned(k))
+    return frozenset[str]().union(*map(swept, loops))
 
 
 def _moved(state: str, axis: str, index: Term) -> str:

@@ -11,12 +11,14 @@ from ir.loop_interp import evaluate
 from ir.text import Scope, parse_term
 
 AXES = {"i": 4, "j": 4, "k": 3, "t": 4}
+BOUND = {"j_1": 4}
+"""An axis that earlier substitutions made: its name is free to use wherever it captures nothing."""
 SHAPES = {"x": ("i", "j"), "y": ("i", "k")}
 STREAM = (
     "stream[j](d=carry(add, f32, [i], mulz(old.d, exp(old.m - max(old.m, x[i, j]))) + exp(x[i, j] - "
     "max(old.m, x[i, j]))), m=carry(max, f32, [i], max(old.m, x[i, j]))).d"
 )
-SCOPE = Scope({"x": "f32", "y": "f32", "n": "i64"}, AXES)
+SCOPE = Scope({"x": "f32", "y": "f32", "n": "i64"}, {**AXES, **BOUND})
 
 
 def value(t: T.Term, extents: dict[str, int], order: tuple[str, ...]) -> np.ndarray:  # type: ignore[type-arg]
@@ -39,6 +41,8 @@ def value(t: T.Term, extents: dict[str, int], order: tuple[str, ...]) -> np.ndar
         (STREAM, "n[t]"),
         (STREAM, "3 - i"),
         ("add[j](x[i, j] / " + STREAM + ")", "j"),
+        ("add[j](x[i, j] * add[j_1](x[j_1, j] * x[i, j_1]))", "j"),
+        ("add[j](x[i, j] + add[j_1](x[j_1, i] * add[j](x[j_1, j])))", "j"),
     ],
 )
 def test_substitution_equals_reading_at_the_index(text: str, index: str) -> None:
@@ -47,8 +51,8 @@ def test_substitution_equals_reading_at_the_index(text: str, index: str) -> None
     moved = substitute(t, "i", at)
     assert moved is not None
     order = tuple(sorted(moved.free))
-    want = value(T.At("i", at, t), AXES, order)
-    np.testing.assert_allclose(value(moved, substitute.extents, order), want, rtol=1e-12)
+    want = value(T.At("i", at, t), {**AXES, **BOUND}, order)
+    np.testing.assert_allclose(value(moved, {**BOUND, **substitute.extents}, order), want, rtol=1e-12)
     assert substitute.extents.items() >= AXES.items()
 
 

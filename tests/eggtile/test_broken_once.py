@@ -1,0 +1,30 @@
+"""Programs that once went wrong: their emitted text is right now."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from eggtile.check import check_on_cpu
+from eggtile.pipeline import Options
+
+
+def rand(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("form", [None, 0, 3])
+def test_a_chain_of_products_with_one_weight(form: int | None) -> None:
+    inputs = [torch.randn(2, 2, generator=torch.Generator().manual_seed(n)) for n in range(5)]
+    verdict = check_on_cpu(
+        lambda a, b, c, w, u: c @ u + (b @ u + a @ u @ w) @ w, inputs, options=Options(k=4, form=form)
+    )
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("module", [nn.GRU, nn.LSTM])
+def test_a_recurrent_network_of_length_four(module: type[nn.RNNBase]) -> None:
+    torch.manual_seed(0)
+    verdict = check_on_cpu(module(5, 6), [rand(4, 3, 5)])
+    assert verdict.ok, verdict.reason
