@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from eggtile.pipeline import Compiled, Region
+from eggtile.pipeline import Compiled, Region, at_pointer
 from egraph.graph import EGraph
 from egraph.laws import LAWS
 from extract.cost import kernel_cost, sweeps
-from extract.key import canonical
+from extract.key import Canonical, canonical
+from extract.spaces import default_schedule
+from extract.stages import stages
 from ir.dtype import Array, is_float, numpy_type
 from ir.loop import Form, KernelForm, LoopProgram
 from ir.loop_interp import run_form, run_loop
@@ -35,7 +37,8 @@ def region_report(region: Region, machine: Machine, with_errors: bool) -> dict[s
     """E-graph figures and forms of one region; the form as written comes last unless it is among the found."""
     listed = [*region.forms, region.default]
     errors = form_errors(region.program, listed) if with_errors else [None] * len(listed)
-    rows = [form_row(i, f, region, machine, e) for i, (f, e) in enumerate(zip(listed, errors, strict=True))]
+    known: dict[str, int] = {}
+    rows = [form_row(i, f, region, machine, e, known) for i, (f, e) in enumerate(zip(listed, errors, strict=True))]
     return {"egraph": egraph_row(region.graph), "forms": rows}
 
 
@@ -50,9 +53,11 @@ def egraph_row(graph: EGraph) -> dict[str, Any]:
     }
 
 
-def form_row(number: int, form: Form, region: Region, machine: Machine, error: float | None) -> dict[str, Any]:
-    """One form; `class` is the weakest class among the laws on its chain."""
-    kernels = [kernel_row(k, form, machine) for k in form.kernels]
+def form_row(
+    number: int, form: Form, region: Region, machine: Machine, error: float | None, launched: dict[str, int]
+) -> dict[str, Any]:
+    """One form; `class` is the weakest class among the laws on its chain. `launched` remembers launches by key."""
+    kernels = [kernel_row(k, form, machine, launched) for k in form.kernels]
     used = [LAWS[name].class_ for name in form.laws if name in LAWS]
     return {
         "id": number,
@@ -69,10 +74,18 @@ def form_row(number: int, form: Form, region: Region, machine: Machine, error: f
     }
 
 
-def kernel_row(kernel: KernelForm, form: Form, machine: Machine) -> dict[str, Any]:
-    """One kernel: its key, axes, sweeps, states and work."""
+def launches(known: Canonical, machine: Machine) -> int:
+    """Launches of a kernel under its default schedule."""
+    subject = known.kernel, tuple(map(at_pointer, known.buffers)), known.axes
+    return len(stages(*subject, default_schedule(*subject, machine), machine))
+
+
+def kernel_row(kernel: KernelForm, form: Form, machine: Machine, launched: dict[str, int]) -> dict[str, Any]:
+    """One kernel: its key, axes, sweeps, states and work, and its launches under the default schedule."""
     cost = kernel_cost(kernel, form, machine)
     known = canonical(kernel, form)
+    if known.key not in launched:
+        launched[known.key] = launches(known, machine)
     used = sorted(frozenset[str]().union(*(p.axes for p in kernel.parts)) | set(cost.sweeps))
     return {
         "name": kernel.name,
@@ -83,7 +96,7 @@ def kernel_row(kernel: KernelForm, form: Form, machine: Machine) -> dict[str, An
         "states": cost.states,
         "flops": cost.flops,
         "bytes": cost.bytes,
-        "launches": 1,
+        "launches": launched[known.key],
         "cost_us": cost.us,
     }
 

@@ -200,6 +200,9 @@ class _Level:
         terms = [t for s in part.stores for t in (s.value, *s.index)]
         self.order = memory_order(part, buffers, list(postorder(*terms)))
         self.stores = []
+        for t in postorder(*terms):
+            if isinstance(t, T.Stream) and self._ready(t):
+                self._stream(t)
         terms = rebuilt(terms, self._leaf)
         stores = []
         for s in part.stores:
@@ -212,17 +215,16 @@ class _Level:
             self.parts.append(Part((self.cut.outer, *(a for a in self.order if a in free)), kept))
         return replace(part, stores=tuple(stores))
 
+    def _ready(self, t: Term) -> bool:
+        """Whether the node is a sweep over the axis that depends on no other and is not yet merged."""
+        return self.cut.axis in swept(t) and levels(t)[self.cut.axis] == 1 and t not in self.made
+
     def _leaf(self, t: Term, kids: Sequence[Term]) -> Term:
         if isinstance(t, T.Extent) and t.axis == self.cut.axis:
             return T.number(self.cut.extent)
-        if self.cut.axis not in swept(t) or levels(t)[self.cut.axis] > 1:
-            return with_children(t, kids)
-        if t not in self.made:
-            if isinstance(t, T.Stream):
-                self._stream(t)
-            elif isinstance(t, T.Fold):
-                self.made[t] = self._fold(t)
-        return self.made[t]
+        if isinstance(t, T.Fold) and self._ready(t):
+            self.made[t] = self._fold(t)
+        return self.made[t] if t in self.made else with_children(t, kids)
 
     def _fold(self, t: T.Fold) -> Term:
         """A fold as the fold of its pieces; of equally good pieces the first has the position."""
@@ -251,6 +253,8 @@ class _Level:
             moved = old[s.carry.name] if s.moved is None else rebuilt([s.moved], leaf)[0]
             total = T.fold(self.cut.merging, s.carry.monoid, moved)
             merged[s.carry.update] = self.made[T.Stream(t.axis, t.carries, s.carry.name)] = total
+            if s.moved is None:
+                self.made.setdefault(T.fold(t.axis, s.carry.monoid, s.part), total)
 
     def _partial(self, value: Term, free: frozenset[str]) -> T.Load:
         """Store what every piece makes, a value over the axes `free`; gives it back along the merging axis."""
