@@ -7,7 +7,8 @@ on a CPU, the host prelude has its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from codegen import access, cuda_ops
 from codegen.cuda_ops import OR, SHIFT, STORAGE, SUM, TERNARY, VALUE, Function
@@ -40,20 +41,26 @@ BARRIERS = {"block": "__syncthreads();", "warp": "__syncwarp();"}
 COORDINATES = {"block": "blockIdx.x", "thread": "threadIdx.x"}
 
 
-def emit(kernel: KernelProgram) -> str:
-    """The kernel as text that NVRTC and nvcc compile; raises `EmitError` where it has none."""
-    writer = _Writer(kernel)
-    writer.body(kernel.body)
-    used = {t.name for s in walk(kernel.body) for t in postorder(*terms(s)) if isinstance(t, Var)}
-    coordinates = [f"{n} = {COORDINATES[n]}" for n in COORDINATES if n in used]
-    head = [f"  const int {', '.join(coordinates)};"] if coordinates else []
-    if writer.offsets:
-        head.append(f"  extern __shared__ __align__({SHARED_ALIGNMENT_BYTES}) unsigned char smem[];")
-    signature = [
-        f'extern "C" __global__ void __launch_bounds__({kernel.threads})',
-        f"{kernel.name}({', '.join(writer.parameter(b) for b in kernel.buffers)}) {{",
-    ]
-    return "\n".join([*writer.functions(), *signature, *head, *writer.lines, "}", ""])
+def emit(*kernels: KernelProgram) -> str:
+    """The kernels as one text that NVRTC and nvcc compile; raises `EmitError` where it has none.
+
+    Equal kernels stand once; a kernel whose name another has is numbered. Device functions are shared.
+    """
+    writers = [_Writer(k) for k in _distinctly_named(kernels)]
+    bodies = [w.kernel_lines() for w in writers]
+    accesses = {key: row for w in writers for key, row in w.accesses.items()}
+    functions = _functions({name for w in writers for name in w.expressions.called}, accesses)
+    return "\n".join([*functions, *(line for body in bodies for line in (*body, ""))])
+
+
+def _distinctly_named(kernels: Sequence[KernelProgram]) -> list[KernelProgram]:
+    out: list[KernelProgram] = []
+    taken: set[str] = set()
+    for k in dict.fromkeys(kernels):
+        name = next(n for i in range(len(kernels)) if (n := f"{k.name}_{i}" if i else k.name) not in taken)
+        taken.add(name)
+        out.append(replace(k, name=name))
+    return out
 
 
 class _Writer:
@@ -97,15 +104,20 @@ class _Writer:
             return f"const {ctype}* __restrict__ {self.name(b.name)}"
         return f"{ctype}* {'' if b.role == 'input' else '__restrict__ '}{self.name(b.name)}"
 
-    def functions(self) -> list[str]:
-        """The device functions that the body calls; those of PTX last, under a guard."""
-        extra = [self.accesses[key] for key in sorted(self.accesses)]
-        called = {*self.expressions.called, *(need for row in extra for need in row.needs)}
-        rows = [row for key, row in cuda_ops.FUNCTIONS.items() if key in called]
-        plain = [_device(r) for r in (*rows, *extra) if not r.ptx]
-        first, last = [_device(r) for r in rows if r.ptx], [_device(r) for r in extra if r.ptx]
-        groups = (_guarded(first), plain, _guarded(last)) if plain else (_guarded(first + last),)
-        return [line for group in groups if group for line in (*group, "")]
+    def kernel_lines(self) -> list[str]:
+        """The kernel, without the device functions that it calls."""
+        kernel = self.kernel
+        self.body(kernel.body)
+        used = {t.name for s in walk(kernel.body) for t in postorder(*terms(s)) if isinstance(t, Var)}
+        coordinates = [f"{n} = {COORDINATES[n]}" for n in COORDINATES if n in used]
+        head = [f"  const int {', '.join(coordinates)};"] if coordinates else []
+        if self.offsets:
+            head.append(f"  extern __shared__ __align__({SHARED_ALIGNMENT_BYTES}) unsigned char smem[];")
+        signature = [
+            f'extern "C" __global__ void __launch_bounds__({kernel.threads})',
+            f"{kernel.name}({', '.join(self.parameter(b) for b in kernel.buffers)}) {{",
+        ]
+        return [*signature, *head, *self.lines, "}"]
 
     # ---- statements
 
@@ -339,6 +351,17 @@ def _names(kernel: KernelProgram) -> dict[str, str]:
         taken.add(mine)
         names[name] = mine
     return names
+
+
+def _functions(called: set[tuple[str, str]], accesses: Mapping[str, Function]) -> list[str]:
+    """The device functions that bodies call; those of PTX last, under a guard."""
+    extra = [accesses[key] for key in sorted(accesses)]
+    called = {*called, *(need for row in extra for need in row.needs)}
+    rows = [row for key, row in cuda_ops.FUNCTIONS.items() if key in called]
+    plain = [_device(r) for r in (*rows, *extra) if not r.ptx]
+    first, last = [_device(r) for r in rows if r.ptx], [_device(r) for r in extra if r.ptx]
+    groups = (_guarded(first), plain, _guarded(last)) if plain else (_guarded(first + last),)
+    return [line for group in groups if group for line in (*group, "")]
 
 
 def _device(row: Function) -> str:

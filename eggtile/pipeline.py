@@ -42,7 +42,8 @@ class RequestError(Exception):
 class Options:
     """What the user chose: numerics class, target, number of forms, laws left out, a schedule line.
 
-    `form` is a form's number, or "default" for the form as written; None leaves the choice to the model.
+    `form` is a form's number, or "default" for the form as written; None leaves the choice to the model. With `explain`
+    forms name their laws.
     """
 
     numerics: str = "default"
@@ -52,6 +53,7 @@ class Options:
     without: tuple[str, ...] = ()
     schedule: str | None = None
     evidence: Evidence | None = None
+    explain: bool = False
 
     def machine(self) -> Machine:
         """The machine of the target; an unknown target is refused with the known ones."""
@@ -159,8 +161,8 @@ class Compiled:
 
     @property
     def text(self) -> str:
-        """The CUDA text of the whole program, each distinct kernel once."""
-        return "\n".join(dict.fromkeys(launch.text for launch in self.launches))
+        """The CUDA text of the whole program as one file, each distinct kernel once."""
+        return emit(*(launch.kernel for launch in self.launches))
 
 
 def capture_and_lower(
@@ -187,7 +189,7 @@ def choose_forms(compiled: Compiled) -> Compiled:
             compiled.steps.append(step)
             continue
         with compiled.clock.span("saturate"):
-            graph = saturate(step, numerics=options.numerics, without=options.without)
+            graph = saturate(step, numerics=options.numerics, without=options.without, explain=options.explain)
         with compiled.clock.span("extract"):
             compiled.steps.append(chosen_region(step, graph, options))
     return compiled

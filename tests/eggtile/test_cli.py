@@ -9,6 +9,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from codegen.compile import compile_text
 from eggtile.cli import REFUSALS, app
 from eggtile.views import LEVELS
 
@@ -53,6 +54,13 @@ def test_a_program_is_written_as_text_ptx_or_cubin(tmp_path: Path) -> None:
         path = tmp_path / f"rows{suffix}"
         assert called("compile", "--target", "sm_80", "-o", str(path), "-c", ROWS).exit_code == 0
         assert head in path.read_bytes()
+
+
+def test_kernels_of_one_program_share_a_file() -> None:
+    two = "x, y = torch.randn(8, 6), torch.randn(4, 5)\n(x.exp() * x.amax(0), y.softmax(0), y.exp() * y.amax(0))"
+    text = called("compile", "--ir", "cuda", "-c", two).stdout
+    assert text.count("__global__") >= 2
+    assert compile_text(text, "sm_90a").cubin
 
 
 def test_explore_lists_forms_with_errors_and_marks_the_default() -> None:
