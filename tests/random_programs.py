@@ -149,6 +149,24 @@ def _rule_self_product(rng: random.Random, pool: Pool) -> X.Tensor | None:
     return contract(spec, x, apply("tanh", x))
 
 
+def _rule_chain(rng: random.Random, pool: Pool) -> X.Tensor | None:
+    """Steps of a recurrence: products with one square weight on either side, each plus something of its shape."""
+    x = pool.any(lambda t: is_float(t.dtype) and len(t.shape) == 2)
+    if x is None:
+        return None
+    right = rng.random() < 0.5
+    n = shape_of(x)[1 if right else 0]
+    same = pool.any(lambda t: is_float(t.dtype) and shape_of(t) == (n, n))
+    w = same if same is not None else pool.fresh((n, n))
+    h = x
+    for _ in range(rng.randint(2, 3)):
+        beside = pool.any(lambda t: is_float(t.dtype) and shape_of(t) == shape_of(x)) or x
+        h = apply("tanh", h) if rng.random() < 0.3 else h
+        h = contract("ik,kj->ij", h, w) if right else contract("ik,kj->ij", w, h)
+        h = apply("add", h, contract("ik,kj->ij", beside, w) if right and rng.random() < 0.5 else beside)
+    return h
+
+
 def _rule_reshape(rng: random.Random, pool: Pool) -> X.Tensor | None:
     x = pool.float(1)
     if x is None:
@@ -242,8 +260,8 @@ def _rule_constant(rng: random.Random, pool: Pool) -> X.Tensor | None:
 
 RULES: tuple[Rule, ...] = (
     _rule_pointwise, _rule_binary, _rule_binary, _rule_select, _rule_reduce, _rule_arg, _rule_softmax, _rule_scan,
-    _rule_contract, _rule_contract, _rule_self_product, _rule_reshape, _rule_reshape, _rule_permute, _rule_move,
-    _rule_move, _rule_expand, _rule_gather, _rule_scatter, _rule_convert, _rule_constant,
+    _rule_contract, _rule_contract, _rule_self_product, _rule_chain, _rule_reshape, _rule_reshape, _rule_permute,
+    _rule_move, _rule_move, _rule_expand, _rule_gather, _rule_scatter, _rule_convert, _rule_constant,
 )  # fmt: skip
 
 

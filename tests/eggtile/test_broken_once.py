@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -20,11 +22,11 @@ def test_a_chain_of_products_with_one_weight(form: int | None) -> None:
     verdict = check_on_cpu(
         lambda a, b, c, w, u: c @ u + (b @ u + a @ u @ w) @ w, inputs, options=Options(k=4, form=form)
     )
-    assert verdict.ok, verdict.reason
+    assert verdict.max_rel_err < 1e-6
 
 
 @pytest.mark.parametrize("module", [nn.GRU, nn.LSTM])
-def test_a_recurrent_network_of_length_four(module: type[nn.RNNBase]) -> None:
+def test_a_recurrent_network_of_length_four(module: Callable[[int, int], nn.Module]) -> None:
     torch.manual_seed(0)
     verdict = check_on_cpu(module(5, 6), [rand(4, 3, 5)])
     assert verdict.ok, verdict.reason
