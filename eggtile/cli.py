@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import rich
 import typer
@@ -14,17 +13,28 @@ from rich.table import Table
 
 from codegen import gpu
 from codegen.compile import CompileError, compile_text
-from eggtile import cli_tune
+from eggtile import cli_explain, cli_tune
 from eggtile.capture import CaptureError
 from eggtile.check import check_compiled
 from eggtile.cli_bench import bench
+from eggtile.cli_options import (
+    Code,
+    FormNumber,
+    Inputs,
+    Json,
+    Numerics,
+    Program,
+    ScheduleLine,
+    Target,
+    emit_json,
+    options_of,
+    started,
+)
 from eggtile.clock import Clock
 from eggtile.doctor import diagnose
-from eggtile.explore import report
-from eggtile.pipeline import Compiled, Options, RequestError, capture_and_lower, choose_forms, compile_kernels
-from eggtile.source import Source, SourceError, load
+from eggtile.pipeline import Compiled, RequestError, choose_forms, compile_kernels
+from eggtile.source import SourceError
 from eggtile.views import EARLY, PassLog, dump_levels, show_level
-from egraph.dump import FORMATS
 from egraph.laws import LAWS
 from extract.spaces import space
 from ir.node import IRError
@@ -32,61 +42,15 @@ from ir.node import IRError
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.command()(bench)
 cli_tune.register(app)
+cli_explain.register(app)
 
-Program = Annotated[str | None, typer.Argument(help="file.py:name or module:name", show_default=False)]
-Code = Annotated[
-    str | None,
-    typer.Option(
-        "-c", help="The program as Python code. It runs as Python; the last expression is traced, not run."
-    ),
-]
-Inputs = Annotated[list[str] | None, typer.Option("--input", help="An input as dtype[shape], like f32[1,32,2048].")]
-Numerics = Annotated[str, typer.Option(help="Classes of laws that may be used: strict, default or fast.")]
-Target = Annotated[str, typer.Option(help="The GPU architecture to compile for, like sm_90a.")]
-FormNumber = Annotated[
-    int | None, typer.Option("--form", help="Use the form with this number instead of the cheapest.")
-]
-ScheduleLine = Annotated[str | None, typer.Option("--schedule", help="Pin the schedule of every kernel.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 REFUSALS = (RequestError, SourceError, CaptureError, CompileError, IRError)
-NUMERICS = ("strict", "default", "fast")
 
 
 def refuse(message: str) -> NoReturn:
     """Say one sentence on standard error and exit with 2."""
     typer.echo(f"eggtile: {message}", err=True)
     raise typer.Exit(2)
-
-
-def options_of(numerics: str, target: str = "sm_90a", **more: Any) -> Options:
-    """Checked options."""
-    if numerics not in NUMERICS:
-        raise RequestError(f"unknown numerics {numerics}; it is one of {', '.join(NUMERICS)}")
-    options = Options(numerics=numerics, target=target, **more)
-    options.machine()
-    return options
-
-
-def source_of(program: str | None, code: str | None, inputs: list[str] | None) -> Source:
-    """The program that the user names: -c code, a file or a module."""
-    if (program is None) == (code is None):
-        raise RequestError("give a program: either -c CODE, or file.py:name, or module:name")
-    return load(code, program, inputs or [])
-
-
-def started(
-    program: str | None, code: str | None, inputs: list[str] | None, options: Options
-) -> tuple[Source, Compiled]:
-    """Load, capture and lower the user's program."""
-    clock = Clock()
-    with clock.span("program"):
-        source = source_of(program, code, inputs)
-    return source, capture_and_lower(source.fn, source.inputs, source.name, options, clock)
-
-
-def emit_json(value: Any) -> None:
-    """One JSON object on standard output."""
-    typer.echo(json.dumps(value, allow_nan=False, default=str))
 
 
 @app.command("compile")
@@ -107,10 +71,11 @@ def compile_command(
     times: Annotated[bool, typer.Option(help="Print where the time went.")] = False,
 ) -> None:
     """Compile a program and print a level of it, or write the result."""
-    options = options_of(numerics, target, form=form, schedule=schedule)
+    wants_passes = bool(print_before or print_after or diff or dump)
+    summed_up = not (ir or output or wants_passes)
+    options = options_of(numerics, target, form=form, schedule=schedule, explain=summed_up)
     _, compiled = started(program, code, inputs, options)
     passes = PassLog()
-    wants_passes = bool(print_before or print_after or diff or dump)
     if ir not in EARLY:
         choose_forms(compiled)
         compile_kernels(compiled, passes if wants_passes else None)
@@ -125,7 +90,7 @@ def compile_command(
         typer.echo(show_level(compiled, ir))
     if output:
         write_output(compiled, output)
-    if not (ir or output or dump or wants_passes):
+    if summed_up:
         summary(compiled)
     if times:
         print_times(compiled.clock)
@@ -171,67 +136,6 @@ def print_times(clock: Clock) -> None:
     """The split of the time, on standard error."""
     for stage, seconds in clock.seconds.items():
         typer.echo(f"{stage:>10} {seconds * 1e3:9.1f} ms", err=True)
-
-
-@app.command()
-def explore(
-    program: Program = None,
-    code: Code = None,
-    inputs: Inputs = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many distinct forms to find.")] = 12,
-    numerics: Numerics = "default",
-    target: Target = "sm_90a",
-    json_: Json = False,
-) -> None:
-    """List the distinct equivalent forms of a program with their costs, sweeps, laws and errors."""
-    _, compiled = started(program, code, inputs, options_of(numerics, target, k=k))
-    found = report(choose_forms(compiled))
-    if json_:
-        return emit_json(found)
-    for part in found.get("regions", [found]):
-        rich.print(forms_table(part))
-    return None
-
-
-def forms_table(part: dict[str, Any]) -> Table:
-    """The forms of one region as a table."""
-    graph = part["egraph"]
-    table = Table(title=f"{graph['classes']} classes, {graph['nodes']} nodes")
-    for name in ("form", "cost us", "kernels", "sweeps", "flops", "bytes", "class", "error", "laws"):
-        table.add_column(name, overflow="fold")
-    for f in part["forms"]:
-        swept: dict[str, int] = {}
-        for kernel in f["kernels"]:
-            for axis, count in kernel["sweeps"].items():
-                swept[axis] = swept.get(axis, 0) + count
-        mark = "*" if f["chosen"] else "default" if f["default"] else ""
-        error = "" if f["max_rel_err"] is None else f"{f['max_rel_err']:.1e}"
-        sweeps = " ".join(f"{a}:{n}" for a, n in sorted(swept.items()))
-        row = (f["cost_us"], len(f["kernels"]), sweeps, f["flops"], f["bytes"], f["class"], error)
-        table.add_row(f"{f['id']} {mark}", f"{row[0]:.2f}", *map(str, row[1:]), " ".join(f["laws"]))
-    return table
-
-
-@app.command()
-def dump(
-    program: Program = None,
-    code: Code = None,
-    inputs: Inputs = None,
-    format_: Annotated[str, typer.Option("--format", help="json, egg, dot or svg.")] = "json",
-    output: Annotated[
-        Path | None, typer.Option("-o", help="The file to write (standard output if absent).")
-    ] = None,
-    numerics: Numerics = "default",
-) -> None:
-    """Write the saturated e-graph of every region."""
-    if format_ not in FORMATS:
-        raise RequestError(f"unknown format {format_}; formats are {', '.join(FORMATS)}")
-    _, compiled = started(program, code, inputs, options_of(numerics))
-    text = "\n".join(FORMATS[format_](r.graph) for r in choose_forms(compiled).regions)
-    if output is None:
-        typer.echo(text)
-    else:
-        output.write_text(text)
 
 
 @app.command()

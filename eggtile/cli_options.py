@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 import typer
 
-from eggtile.pipeline import Options, RequestError
+from eggtile.clock import Clock
+from eggtile.pipeline import Compiled, Options, RequestError, capture_and_lower
 from eggtile.source import Source, load
 
 Program = Annotated[str | None, typer.Argument(help="file.py:name or module:name", show_default=False)]
@@ -22,6 +24,8 @@ FormNumber = Annotated[
     int | None, typer.Option("--form", help="Use the form with this number instead of the cheapest.")
 ]
 ScheduleLine = Annotated[str | None, typer.Option("--schedule", help="Pin the schedule of every kernel.")]
+Target = Annotated[str, typer.Option(help="The GPU architecture to compile for, like sm_90a.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 NUMERICS = ("strict", "default", "fast")
 
 
@@ -39,3 +43,18 @@ def source_of(program: str | None, code: str | None, inputs: list[str] | None) -
     if (program is None) == (code is None):
         raise RequestError("give a program: either -c CODE, or file.py:name, or module:name")
     return load(code, program, inputs or [])
+
+
+def started(
+    program: str | None, code: str | None, inputs: list[str] | None, options: Options
+) -> tuple[Source, Compiled]:
+    """Load, capture and lower the user's program."""
+    clock = Clock()
+    with clock.span("program"):
+        source = source_of(program, code, inputs)
+    return source, capture_and_lower(source.fn, source.inputs, source.name, options, clock)
+
+
+def emit_json(value: Any) -> None:
+    """One JSON object on standard output."""
+    typer.echo(json.dumps(value, allow_nan=False, default=str))

@@ -11,7 +11,8 @@ import numpy as np
 from eggtile.pipeline import Compiled, Region, at_pointer
 from egraph.graph import EGraph
 from egraph.laws import LAWS
-from extract.cost import kernel_cost, sweeps
+from extract.cost import Cost, kernel_cost, sweeps
+from extract.facts import levels, swept
 from extract.key import Canonical, canonical
 from extract.spaces import default_schedule
 from extract.stages import stages
@@ -19,8 +20,11 @@ from ir.dtype import Array, is_float, numpy_type
 from ir.loop import Form, KernelForm, LoopProgram
 from ir.loop_interp import run_form, run_loop
 from ir.machine import Machine
+from ir.term import Load, Term
 
 CLASSES = ("exact", "finite", "reassociating", "rounding", "approximate")
+NOTES = ("analyses", "replaceable", "traced", "dropped_rounds")
+Loops = tuple[tuple[str, int], ...]
 CHECK_POINTS = 1 << 20
 """Programs whose largest buffer has more elements are checked at reduced extents elsewhere, not here."""
 
@@ -65,11 +69,13 @@ def form_row(
         "measured_us": None,
         "default": form is region.default,
         "chosen": form is region.chosen,
+        "signature": form_signature(form),
         "kernels": kernels,
         "flops": sum(k["flops"] for k in kernels),
         "bytes": sum(k["bytes"] for k in kernels),
         "laws": list(form.laws),
         "class": max(used, key=CLASSES.index, default="exact"),
+        **{name: form.details[name] for name in NOTES if name in form.details},
         "max_rel_err": error,
     }
 
@@ -93,12 +99,42 @@ def kernel_row(kernel: KernelForm, form: Form, machine: Machine, launched: dict[
         "axes": {a: form.axes[a] for a in used},
         "free": sorted({a for p in kernel.parts for a in p.axes}),
         "sweeps": dict(sweeps(kernel)),
+        "reads": reads(kernel),
         "states": cost.states,
         "flops": cost.flops,
         "bytes": cost.bytes,
         "launches": launched[known.key],
         "cost_us": cost.us,
     }
+
+
+def form_signature(form: Form) -> list[str]:
+    """Per kernel what it stores, its loops, contractions and states."""
+    costs: Mapping[str, Cost] = form.details["kernels"]  # type: ignore[assignment]
+    out = []
+    for k in form.kernels:
+        cost = costs[k.name]
+        loops = " ".join(f"{a}:{n}" for a, n in sorted(cost.sweeps.items())) or "no loop"
+        made = ", ".join(dict.fromkeys(s.buffer for s in k.stores))
+        out.append(f"{k.name} makes {made}: {loops}, {cost.contractions} contractions, {cost.states} states")
+    return out
+
+
+def reads(kernel: KernelForm) -> dict[str, int]:
+    """Per buffer the number of loops of the kernel that read it, what stands outside of all loops being one."""
+    found: dict[str, set[Loops]] = {}
+    seen: set[tuple[Term, Loops]] = set()
+    stack: list[tuple[Term, Loops]] = [(t, ()) for s in kernel.stores for t in (*s.index, s.value)]
+    while stack:
+        t, loops = stack.pop()
+        if (t, loops) in seen:
+            continue
+        seen.add((t, loops))
+        if isinstance(t, Load):
+            found.setdefault(t.buffer, set()).add(loops)
+        inside = loops + tuple((a, levels(t)[a]) for a in swept(t))
+        stack += [(k, inside) for k in t.terms]
+    return {buffer: len(places) for buffer, places in sorted(found.items())}
 
 
 def form_errors(program: LoopProgram, forms: list[Form]) -> list[float | None]:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
+from egraph.graph import Budget
 from egraph.laws import LAWS, laws
 from egraph.saturate import saturate
 from egraph.trace import WRITTEN
@@ -13,7 +14,7 @@ from extract.cost import Cost
 from extract.forms import default_form, forms
 from ir.loop import Form, LoopProgram
 from ir.machine import H200
-from tests.extract.programs import program
+from tests.extract.programs import error, program
 from tests.extract.test_forms import chain, exponentials
 
 CHAIN = {"q": ("f32", ("i", "d")), "k": ("f32", ("j", "d")), "v": ("f32", ("j", "e"))}
@@ -92,3 +93,20 @@ def test_nodes_name_the_law_that_made_them_and_classes_the_laws_that_joined_them
     assert set(graph.origin.values()) == {WRITTEN}
     plain = saturate(p, "fast")
     assert plain.classes == graph.classes and not plain.origin
+
+
+@pytest.mark.parametrize(
+    ("budget", "stop"),
+    [
+        (Budget(nodes=1), "nodes"),
+        (Budget(seconds=0.0), "seconds"),
+        (Budget(iterations=1), "iterations"),
+        (Budget(), "saturated"),
+    ],
+)
+def test_a_budget_that_is_spent_says_so_and_the_best_so_far_is_returned(budget: Budget, stop: str) -> None:
+    p = chain(b=2, i=6, j=10, d=3, e=4)
+    graph = saturate(p, budget=budget, explain=True)
+    assert graph.report.stop == stop
+    (f,) = forms(graph, H200)
+    assert error(f, p) < 1e-9 and f.details["traced"]

@@ -1,0 +1,161 @@
+"""Questions to a dump: `forms where CONDITION` and `classes where CONDITION`, in the syntax of Python's expressions."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from eggtile.pipeline import RequestError
+
+Row = Mapping[str, Any]
+Value = Any
+"""A number, a text, a truth value, a set of texts, or `Some`."""
+
+
+class Some(frozenset[Any]):
+    """Several values of one thing: it equals what one of them equals."""
+
+    def __eq__(self, other: object) -> bool:
+        return other in self
+
+    def __ne__(self, other: object) -> bool:
+        return other not in self
+
+    __hash__ = frozenset.__hash__
+
+
+COMPARE: dict[type[ast.cmpop], Callable[[Value, Value], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.In: lambda x, y: x in y, ast.NotIn: lambda x, y: x not in y,
+}  # fmt: skip
+ARITHMETIC: dict[type[ast.operator], Callable[[Value, Value], Value]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+}  # fmt: skip
+
+
+def _total(form: Row, table: str, known: frozenset[str]) -> Callable[[str], int]:
+    def total(name: str) -> int:
+        if name not in known:
+            raise RequestError(f"{table}({name}): the dump has {', '.join(sorted(known))}")
+        return sum(k[table].get(name, 0) for k in form["kernels"])
+
+    return total
+
+
+def _known(data: Row, table: str) -> frozenset[str]:
+    """The names that a table of a kernel is asked for: those of any kernel of any form."""
+    kernels = (k for region in data["regions"] for f in region["forms"] for k in f["kernels"])
+    return frozenset(name for k in kernels for name in k[table])
+
+
+def form_names(f: Row, axes: frozenset[str], buffers: frozenset[str]) -> Mapping[str, Value]:
+    """What a condition on a form may name."""
+    return {
+        "id": f["id"], "cost_us": f["cost_us"], "flops": f["flops"], "bytes": f["bytes"], "kernels": len(f["kernels"]),
+        "default": f["default"], "chosen": f["chosen"], "laws": frozenset(f["laws"]), "law_class": f["class"],
+        "states": max((k["states"] for k in f["kernels"]), default=0),
+        "sweeps": _total(f, "sweeps", axes), "reads": _total(f, "reads", buffers),
+    }  # fmt: skip
+
+
+def class_names(number: str, c: Row) -> Mapping[str, Value]:
+    """What a condition on a class may name."""
+    return {
+        "id": int(number), "op": Some(n[0] for n in c["nodes"]), "dtype": c["dtype"], "nodes": len(c["nodes"]),
+        "name": Some(p for n in c["nodes"] for p in n[1]), "free": frozenset(c["free"]),
+        "folded": frozenset(c["folded"]), "safe": c["safe"], "positive": c["positive"],
+        "origin": Some(c["origins"]), "joins": frozenset(c["joins"]),
+    }  # fmt: skip
+
+
+def answers(data: Row, text: str) -> list[dict[str, Any]]:
+    """KIND where CONDITION, KIND forms or classes.
+
+    A form has id, cost_us, kernels, flops, bytes, states, default, chosen, laws, law_class, sweeps(AXIS), and
+    reads(BUFFER), the loops in which the buffer is read. A class has id, op, name, origin (one of its nodes'), dtype,
+    nodes, free, folded, joins, safe, positive. A name that is none of these is a text. Operators are those of Python:
+    and, or, not, comparisons, in, + - * /, sets in braces.
+    """
+    kind, _, condition = text.strip().partition(" where ")
+    if kind not in ("forms", "classes"):
+        raise RequestError(f"a query starts with forms or classes, not {kind!r}")
+    try:
+        tree = ast.parse(condition.strip() or "True", mode="eval").body
+    except SyntaxError as e:
+        raise RequestError(f"the condition {condition!r} is not an expression: {e.msg}") from None
+    found: list[dict[str, Any]] = []
+    for n, region in enumerate(data["regions"]):
+        rows: Iterable[tuple[Mapping[str, Value], dict[str, Any]]]
+        if kind == "forms":
+            axes, buffers = _known(data, "axes"), _known(data, "reads")
+            rows = ((form_names(f, axes, buffers), _form_row(f)) for f in region["forms"])
+        else:
+            rows = ((class_names(c, row), _class_row(c, row)) for c, row in region["classes"].items())
+        found += [{"region": n} | shown for names, shown in rows if _value(tree, names)]
+    return found
+
+
+def _form_row(f: Row) -> dict[str, Any]:
+    return {
+        "form": f["id"],
+        "cost_us": f["cost_us"],
+        "signature": "; ".join(f["signature"]),
+        "laws": list(f["laws"]),
+    }
+
+
+def _class_row(number: str, c: Row) -> dict[str, Any]:
+    return {
+        "class": int(number),
+        "dtype": c["dtype"],
+        "free": c["free"],
+        "nodes": c["nodes"],
+        "origins": c["origins"],
+    }
+
+
+def _value(e: ast.expr, names: Mapping[str, Value]) -> Value:
+    """The value of an expression of the language; anything else is refused."""
+
+    def of(x: ast.expr) -> Value:
+        return _value(x, names)
+
+    match e:
+        case ast.Constant(value):
+            return value
+        case ast.Name(name):
+            return names.get(name, name)
+        case ast.Set(items) | ast.List(items) | ast.Tuple(items):
+            return frozenset(map(of, items))
+        case ast.BoolOp(ast.And(), values):
+            return all(map(of, values))
+        case ast.BoolOp(_, values):
+            return any(map(of, values))
+        case ast.UnaryOp(ast.Not(), x):
+            return not of(x)
+        case ast.UnaryOp(ast.USub(), x):
+            return -of(x)
+        case ast.BinOp(x, op, y) if type(op) in ARITHMETIC:
+            return _applied(ARITHMETIC[type(op)], of(x), of(y), e)
+        case ast.Compare(left, ops, rights) if all(type(op) in COMPARE for op in ops):
+            values = [of(left), *map(of, rights)]
+            pairs = zip(ops, values, values[1:], strict=False)
+            return all(_applied(COMPARE[type(op)], x, y, e) for op, x, y in pairs)
+        case ast.Call(ast.Name(name), [ast.Name(argument) | ast.Constant(str(argument))], []):
+            if not callable(names.get(name)):
+                raise RequestError(f"{name} takes no name in parentheses; those that do are {_functions(names)}")
+            return names[name](argument)
+    raise RequestError(f"{ast.unparse(e)!r} is not part of the query language")
+
+
+def _applied(op: Callable[[Value, Value], Value], x: Value, y: Value, e: ast.expr) -> Value:
+    try:
+        return op(x, y)
+    except TypeError:
+        raise RequestError(f"{ast.unparse(e)!r} compares {x!r} with {y!r}") from None
+
+
+def _functions(names: Mapping[str, Value]) -> str:
+    return ", ".join(n for n, v in names.items() if callable(v)) or "none"
