@@ -34,8 +34,6 @@ class Placing:
 
     def _normal(self, t: Term, kids: Sequence[Term]) -> Term:
         match t:
-            case T.Extent(axis):
-                return T.number(self.axes[axis].extent)
             case T.Stream(axis, carries, result):
                 names = self.states.setdefault(
                     (T.Index(axis), *kids), {c.name: f"{c.name}_{len(self.states)}" for c in carries}

@@ -14,6 +14,7 @@ from typing import Any
 
 from extract.facts import buffers_read, levels, open_states, swept
 from extract.merging import steps
+from extract.parts import counted, with_terms
 from extract.rewrite import rebuilt, with_children
 from extract.roles import memory_order
 from ir import term as T
@@ -49,7 +50,7 @@ def split(
     if reason:
         raise IRError(reason)
     cut = _Cut(axis, axes[axis], count, {*axes, *(b.name for b in buffers)})
-    known, rest, out = tuple(buffers), kernel, list[Piece]()
+    known, rest, out = tuple(buffers), counted(kernel, axes), list[Piece]()
     while any(axis in levels(t) for t in _terms(rest)):
         level = _Level(cut, axes)
         rest = replace(rest, parts=tuple(level.part(p, known) for p in rest.parts))
@@ -152,8 +153,6 @@ class _Cut:
             match t:
                 case T.Index(self.axis):
                     return self.position
-                case T.Extent(self.axis):
-                    return T.number(self.extent)
                 case T.State(name) if name in states:
                     return states[name]
             return updates[t] if t in updates else with_children(t, kids)
@@ -203,25 +202,19 @@ class _Level:
         for t in postorder(*terms):
             if isinstance(t, T.Stream) and self._ready(t):
                 self._stream(t)
-        terms = rebuilt(terms, self._leaf)
-        stores = []
-        for s in part.stores:
-            value, *index = (terms.pop(0) for _ in range(1 + len(s.index)))
-            stores.append(replace(s, value=value, index=tuple(index)))
-        read = frozenset[str]().union(*(buffers_read(t) for s in stores for t in (s.value, *s.index)))
+        part = with_terms(part, self._leaf)
+        read = frozenset[str]().union(*(buffers_read(t) for s in part.stores for t in (s.value, *s.index)))
         kept = tuple(s for s in self.stores if s.buffer in read)
         if kept:
             free = frozenset[str]().union(*(s.axes for s in kept))
             self.parts.append(Part((self.cut.outer, *(a for a in self.order if a in free)), kept))
-        return replace(part, stores=tuple(stores))
+        return part
 
     def _ready(self, t: Term) -> bool:
         """Whether the node is a sweep over the axis that depends on no other and is not yet merged."""
         return self.cut.axis in swept(t) and levels(t)[self.cut.axis] == 1 and t not in self.made
 
     def _leaf(self, t: Term, kids: Sequence[Term]) -> Term:
-        if isinstance(t, T.Extent) and t.axis == self.cut.axis:
-            return T.number(self.cut.extent)
         if isinstance(t, T.Fold) and self._ready(t):
             self.made[t] = self._fold(t)
         return self.made[t] if t in self.made else with_children(t, kids)

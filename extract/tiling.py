@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from extract.facts import buffers_read
 from extract.live import live
+from extract.parts import counted
 from extract.placing import terms_of
 from extract.tile_sweeps import Sweeps
 from extract.tile_values import Group, Loop
@@ -35,7 +36,7 @@ def tile_program(
 
     With `quotients` every division rounds once, as strict numerics ask; else a row's divisor is inverted once.
     """
-    used = set[str]()
+    kernel, used = counted(kernel, axes), set[str]()
     for s in kernel.stores:
         used |= {s.buffer}.union(*map(buffers_read, terms_of(s)))
     parts = tuple(_Tiling(p, buffers, axes, schedule, quotients).part() for p in kernel.parts)

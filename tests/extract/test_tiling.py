@@ -8,13 +8,14 @@ import pytest
 from extract.roles import listed_tiles
 from extract.spaces import space
 from extract.tiling import tile_program
+from ir import term as T
 from ir.loop_interp import run_form
 from ir.machine import H200
 from ir.schedule import parse_schedule
 from ir.tile_interp import run_tile
 from ir.tile_text import parse_tile, show_tile
 from ir.tile_verify import verify_tile
-from tests.extract.kernels import CASES, masked_rows
+from tests.extract.kernels import CASES, case, masked_rows, put
 
 
 def program(c, line):
@@ -46,6 +47,14 @@ def test_every_listed_schedule_is_right(name):
         tiles.setdefault(tuple(sorted((a, t) for a, (t, _) in listed_tiles(line).items())), line)
     for line in list(tiles.values())[:: max(1, len(tiles) // 6)]:
         check(c, str(line))
+
+
+def test_an_extent_may_be_of_an_axis_that_the_kernel_lacks():
+    c = CASES["scalar"]()
+    (store,) = c.kernel.stores
+    value = T.binary("mul", store.value, T.round_to("f32", "op", T.Extent("gone")))
+    n = case({"gone": 7}, c.form.buffers, put(c.form.buffers[1], (), value))
+    check(n, "WORK=points32")
 
 
 @pytest.mark.parametrize(
