@@ -1,4 +1,8 @@
-"""The launches of a scheduled kernel: itself, or where its line splits sweeps, the pieces and then what merges them."""
+"""The launches of a scheduled kernel: itself, or where its line splits sweeps, the pieces and then what merges them.
+
+A launch of its own merges, not the last block of the first: that block would be known by a counter that outlives
+launches, and a kernel that writes along the split axis needs every block to wait for the merge, not one.
+"""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ from tests.extract.kernels import (
     stream_states,
     sub,
 )
+from tests.extract.test_tiling_random import Maker
 
 SPLITTABLE = [n for n, make in CASES.items() if split_axis((c := make()).kernel, c.form.buffers, c.form.axes)]
 
@@ -120,6 +121,15 @@ def test_the_kernels_of_a_split_compute_the_whole(name, count):
 def test_the_launches_of_a_split_line_compute_the_whole(name, line):
     c = CASES[name]()
     same(tiles_say(c, line), c)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_kernels_in_pieces_compute_the_whole(seed):
+    c = Maker(seed).kernel()
+    axis = split_axis(c.kernel, c.form.buffers, c.form.axes)
+    for n in (2, 3) if axis else ():
+        same(terms_say(c, split(c.kernel, c.form.buffers, c.form.axes, axis, n)), c)
+        same(tiles_say(c, f"WORK=t32 REDUCE=split{n}"), c)
 
 
 @pytest.mark.parametrize("tile", ["b:1", "b:8", "a:4,b:4"])
