@@ -143,6 +143,7 @@ SHAPES = """
 
 SIGNS = """
 (rule ((= e (Identity "mul"))) ((positive e)) :ruleset facts)
+(rule ((= e (Extent j))) ((positive e)) :ruleset facts)
 (rule ((= e (Unary "exp" x))) ((positive e)) :ruleset facts)
 (rule ((= e (Unary "exp2" x))) ((positive e)) :ruleset facts)
 (rule ((= e (Unary "rsqrt" x))) ((positive e)) :ruleset facts)
@@ -189,6 +190,8 @@ ORDER = """
 (rule ((= g (Select (Binary "eq" (Unary "abs" m) c) z m)) (infinite c) (zero z)) ((guards g m)) :ruleset facts)
 (rule ((guards g m) (le x m)) ((le x g)) :ruleset facts)
 (rule ((= d (Binary "add" g (Unary "neg" h))) (guards g m) (guards h n) (le m n)) ((safe d)) :ruleset facts)
+(rule ((= d (Binary "mul" c x)) (positive c) (= x (Binary "add" g (Unary "neg" h))) (guards g m) (guards h n) (le m n))
+      ((safe d)) :ruleset facts)
 (rule ((nonpositive d)) ((safe d)) :ruleset facts)
 """
 

@@ -26,6 +26,7 @@ DEMAND = f"""
 (relation aneed (Axes E))
 (relation psplit (E Axes E E))
 (relation asplit (E Axes E E))
+(relation addend (E))
 (rule ((= e (Fold s "add" b))) ((pneed s b)) :ruleset split)
 (rule ((= e (Fold s "max" b))) ((pneed s b) (aneed s b)) :ruleset split)
 (rule ((pneed s e) (= e (Binary "mul" a b))) ((pneed s a) (pneed s b)) :ruleset split)
@@ -39,6 +40,13 @@ DEMAND = f"""
 (rule ((aneed s e) {floating("e").facts} {disjoint("e", "s").facts}) ((asplit e s e (Identity "add"))) :ruleset split)
 (rule ((aneed s e) {floating("e").facts} {meets("e", "s").facts} {unfolded("e", "s").facts})
       ((asplit e s (Identity "add") e)) :ruleset split)
+(rule ((aneed s e) (addend e) {floating("e").facts} {meets("e", "s").facts})
+      ((asplit e s (Identity "add") e)) :ruleset split)
+(rule ((= e (Binary o a b)) (!= o "add") (!= o "mul")) ((addend e)) :ruleset split)
+(rule ((= e (Unary o a)) (!= o "neg")) ((addend e)) :ruleset split)
+(rule ((= e (Select p a b))) ((addend e)) :ruleset split)
+(rule ((= e (Round d o a))) ((addend e)) :ruleset split)
+(rule ((= e (Fold t o a))) ((addend e)) :ruleset split)
 """
 
 
@@ -53,6 +61,10 @@ def product_splits_into_factors() -> list[Rule]:
         (
             f'(pneed s e) (= e (Unary "neg" a)) {meets("e", "s").facts} (psplit a s c r)',
             '(psplit e s (Unary "neg" c) r)',
+        ),
+        (
+            f'(pneed s e) (= e (Unary "neg" a)) {meets("e", "s").facts} (psplit a s c r) (positive c)',
+            '(psplit e s c (Unary "neg" r))',
         ),
     ]
 
@@ -75,6 +87,8 @@ def sum_splits_into_addends() -> list[Rule]:
             f'{scaled} (asplit a s c r) (!= c (Identity "add"))',
             '(asplit e s (Binary "mul" k c) (Binary "mul" k r))',
         ),
+        (f'{scaled} (asplit a s (Identity "add") r)', '(asplit e s (Identity "add") e)'),
+        (f'{live} (= e (Unary "neg" a)) (asplit a s (Identity "add") r)', '(asplit e s (Identity "add") e)'),
     ]
 
 

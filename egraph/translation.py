@@ -18,6 +18,22 @@ DEMAND = f"""
 (rule ((single e j "add" b) {has_fold("b", "j").facts}) ((shifted j b)) :ruleset split)
 (rule ((shifted j e) (= e (Binary "mul" p q)) {has_fold("e", "j").facts}) ((shifted j p) (shifted j q)) :ruleset split)
 (rule ((shifted j e) (= e (Binary "add" p q)) {has_fold("e", "j").facts}) ((aneed (set-of j) e)) :ruleset split)
+(relation tame (E))
+(rule ((= g (folded e)) (= 0 (set-length g))) ((tame e)) :ruleset split)
+(rule ((= e (Extent j))) ((tame e)) :ruleset split)
+(rule ((= e (Fold s o x)) (tame x)) ((tame e)) :ruleset split)
+(rule ((= e (Binary o x y)) (tame x) (tame y) (keeps o)) ((tame e)) :ruleset split)
+(rule ((= e (Binary "add" x y)) (tame x) (tame y)) ((tame e)) :ruleset split)
+(rule ((= e (Binary "mul" x y)) (tame x) (tame y)) ((tame e)) :ruleset split)
+(rule ((= e (Select p x y)) (tame x) (tame y)) ((tame e)) :ruleset split)
+(rule ((= e (Round d o x)) (tame x)) ((tame e)) :ruleset split)
+(rule ((= e (Unary o x)) (tame x) (keeps o)) ((tame e)) :ruleset split)
+(rule ((= e (Unary "exp" x)) (tame x) (nonpositive x)) ((tame e)) :ruleset split)
+(rule ((= e (Unary "tanh" x)) (tame x)) ((tame e)) :ruleset split)
+(rule ((= e (Unary "sigmoid" x)) (tame x)) ((tame e)) :ruleset split)
+(rule ((= e (Unary "log" x)) (tame x) (positive x)) ((tame e)) :ruleset split)
+(rule ((= e (Unary "recip" x)) (tame x) (positive x)) ((tame e)) :ruleset split)
+(rule ((= e (Unary "rsqrt" x)) (tame x) (positive x)) ((tame e)) :ruleset split)
 (relation moving (E String E))
 (rule ((aneed s e) (= 1 (set-length s)) (= j (set-get s 0)) {floating("e").facts} {no_fold("e", "j").facts})
       ((moving e j e)) :ruleset split)
@@ -29,7 +45,8 @@ DEMAND = f"""
 """
 """`shifted j e` asks whether e is a shifted value or a product with one: `shifts e j p q` says e = p * q, p shifted.
 
-`moving e j x` says that x is the sum e on the new prefix; unlike in an exponent, a streamed -inf absorbs nothing.
+`tame e` is finite on every prefix where its operands are, and `moving e j x` says that x is the sum e on the new
+prefix; unlike in an exponent, a streamed -inf absorbs nothing.
 """
 
 _COUNT = '(Round t "op" (Extent j))'
@@ -37,7 +54,8 @@ _COUNT = '(Round t "op" (Extent j))'
 
 def _shifted(p: str, c: str, r: str) -> str:
     """p = c + r is a shifted value, n_p what it is on the new prefix."""
-    return f"(asplit {p} (set-of j) {c} {r}) {has_fold(c, 'j').facts} {no_fold(r, 'j').facts} (moving {p} j n_{p})"
+    parts = f"(asplit {p} (set-of j) {c} {r}) {has_fold(c, 'j').facts} {no_fold(r, 'j').facts}"
+    return f"{parts} (moving {p} j n_{p}) (tame {c})"
 
 
 def _old_sum(x: str) -> str:
