@@ -203,6 +203,8 @@ class Fragments:
                         todo.append(updates.get(x, update))
             if chosen is not None:
                 t = stream(axis, c, {x: (self._monoid(x, axis), updates[x]) for x in sorted(updates)})
+                if not t.free <= self.graph.free[c]:
+                    continue  # a state has an axis that the result lacks: one loop cannot carry both
                 self.choice.setdefault(t, chosen)
                 self.lineage.sweep(c, t, axis, updates)
                 yield t

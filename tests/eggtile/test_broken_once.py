@@ -30,3 +30,23 @@ def test_a_recurrent_network_of_length_four(module: Callable[[int, int], nn.Modu
     torch.manual_seed(0)
     verdict = check_on_cpu(module(5, 6), [rand(4, 3, 5)])
     assert verdict.ok, verdict.reason
+
+
+def test_a_value_compared_with_its_own_copies_is_computed_once() -> None:
+    q, k = rand(2, 4, 5, 16), rand(2, 4, 11, 16)
+
+    def largest(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        s = q @ k.mT
+        return (s == s.sort(-1).values[..., -1:]).sum(-1)
+
+    def kept(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        s = q @ k.mT
+        return s.masked_fill(s < s.topk(3, -1).values[..., -1:], float("-inf")).softmax(-1)
+
+    for fn in (
+        largest,
+        kept,
+        lambda q, k: ((q @ k.mT).softmax(-1) == (q @ k.mT).softmax(-1).amax(-1, True)).sum(-1),
+    ):
+        verdict = check_on_cpu(fn, [q, k])
+        assert verdict.ok, verdict.reason
