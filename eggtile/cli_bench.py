@@ -207,7 +207,7 @@ def bench(
 ) -> None:
     """Time a program, or the CASES of a module, against the form as written, eager PyTorch and torch.compile."""
     device, target, why = place_at_hand()
-    options = options_of(numerics, target, form=form, schedule=schedule)
+    options = options_of(numerics, target, form=form, schedule=schedule, explain=True)
     names = list(asked(builders(options), against.split(",")))
     is_suite = code is None and program is not None and ":" not in program
     if is_suite and inputs:

@@ -355,6 +355,7 @@ def tune(
     if options.evidence is not tuner.evidence:
         raise RequestError("the options and the tuner have different stores of evidence")
     start = time.monotonic()
+    options = replace(options, explain=True)  # the gate asks of exact forms what the others need not hold
     compiled = choose_forms(capture_and_lower(fn, inputs, name, options))
     reports: dict[str, KernelReport] = {}
     rounds, complete = 0, True
