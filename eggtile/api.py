@@ -9,6 +9,7 @@ import torch
 
 from eggtile.explore import report
 from eggtile.pipeline import Compiled, CompiledKernel, Options, compile_program
+from eggtile.planning import plan_of
 from eggtile.runtime import Execution, execution_for
 from egraph.graph import EGraph
 from ir.loop import Form
@@ -25,23 +26,18 @@ class Optimized:
     def __init__(self, fn: Callable[..., Any], inputs: Sequence[torch.Tensor], name: str, options: Options) -> None:
         self.fn, self.name, self.options = fn, name, options
         self._executions: dict[Signature, Execution] = {}
-        self._main = self._execution(inputs)
+        self.compiled = compile_program(fn, inputs, name, options)
+        self._bind(self.compiled, inputs)
 
-    def _execution(self, inputs: Sequence[torch.Tensor]) -> Execution:
-        key = signature(inputs)
-        if key not in self._executions:
-            compiled = compile_program(self.fn, inputs, self.name, self.options)
-            self._executions[key] = execution_for(compiled, inputs[0].device if inputs else torch.device("cpu"))
-        return self._executions[key]
+    def _bind(self, compiled: Compiled, inputs: Sequence[torch.Tensor]) -> Execution:
+        device = inputs[0].device if inputs else torch.device("cpu")
+        return self._executions.setdefault(signature(inputs), execution_for(plan_of(compiled), device))
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        execution = self._execution(inputs)
-        return execution.compiled.captured.rebuild(execution(inputs))
-
-    @property
-    def compiled(self) -> Compiled:
-        """Everything that is known of the program at the shapes it was optimised for."""
-        return self._main.compiled
+        execution = self._executions.get(signature(inputs))
+        if execution is None:
+            execution = self._bind(compile_program(self.fn, inputs, self.name, self.options), inputs)
+        return execution(*inputs)
 
     @property
     def forms(self) -> list[Form]:

@@ -12,6 +12,7 @@ from codegen.emit import emit
 from codegen.lower import lower_tile
 from eggtile.capture import Captured, capture
 from eggtile.clock import Clock
+from eggtile.plan import RequestError as RequestError
 from egraph.graph import EGraph
 from egraph.saturate import saturate
 from extract.cost import Cost
@@ -24,7 +25,7 @@ from extract.tiling import tile_program
 from ir.dtype import DTYPES
 from ir.kernel import KernelProgram
 from ir.loop import Buffer, Form, KernelForm, LoopProgram
-from ir.lower import CallStep, Lowered, lower
+from ir.lower import CallStep, Lowered, lower, one_call
 from ir.machine import MACHINES, Machine
 from ir.node import IRError
 from ir.schedule import Schedule, parse_schedule
@@ -32,10 +33,6 @@ from ir.tile import TileProgram
 
 Observer = Callable[[str, str, str], None]
 """Called with a pass' name, the text before it and the text after it."""
-
-
-class RequestError(Exception):
-    """A request that cannot be met as asked; the message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +174,7 @@ def capture_and_lower(
     with clock.span("capture"):
         captured = capture(fn, inputs, name)
     with clock.span("lower"):
-        lowered = lower(captured.program)
+        lowered = lower(captured.computed) if captured.eager is None else one_call(captured.program)
     return Compiled(captured, len(inputs), lowered, options, clock)
 
 

@@ -10,14 +10,15 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ir.dtype import DTYPES
+from ir.dtype import DTYPES, DType
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
-DTYPE_NAMES: dict[torch.dtype, str] = {
-    torch.bool: "bool", torch.uint8: "u8", torch.int8: "i8", torch.int16: "i16", torch.int32: "i32",
-    torch.int64: "i64", torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64",
+TORCH_DTYPES: dict[DType, torch.dtype] = {
+    "bool": torch.bool, "u8": torch.uint8, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32,
+    "i64": torch.int64, "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
 }  # fmt: skip
+DTYPE_NAMES: dict[torch.dtype, DType] = {value: name for name, value in TORCH_DTYPES.items()}
 
 
 class _InDouble(TorchFunctionMode):

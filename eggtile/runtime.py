@@ -1,17 +1,19 @@
-"""Running a compiled program: buffers, launches and eager calls in order, on a GPU or on the CPU."""
+"""Running a plan: buffers, launches and eager calls in order, on a GPU or on the CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from codegen import cpu, gpu
-from codegen.compile import compile_all
-from eggtile.capture.types import TORCH_DTYPES
-from eggtile.pipeline import Compiled, Region, RequestError
+from codegen.compile import Binary, compile_all
+from eggtile.plan import Plan, RequestError, Work
+from eggtile.reference import TORCH_DTYPES, flat_tensors
+from eggtile.returns import Layout, Output
+from eggtile.sharing import shared
 from ir.dtype import Array
 from ir.loop import Buffer
 
@@ -19,57 +21,72 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Launcher(Protocol):
-    """A machine that launches the kernels of a region on tensors by buffer name."""
+    """A machine that launches kernels on tensors by buffer name."""
 
-    def launch(self, region: Region, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Launch the kernels of the region's chosen form in order."""
+    def launch(self, work: Work, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Launch the kernels in order."""
 
 
 class Execution:
-    """A compiled program bound to a machine; a call takes the program's inputs and gives its outputs.
+    """A plan bound to a machine; a call takes the program's inputs and gives what the program returns.
 
-    Outputs and scratch buffers are new tensors at every call; inputs that the program writes change in place.
+    Results and scratch buffers are new tensors at every call; inputs that the program writes change in place.
     """
 
-    def __init__(self, compiled: Compiled, launcher: Launcher, device: torch.device, poison: bool = False) -> None:
-        self.compiled, self.launcher, self.device, self.poison = compiled, launcher, device, poison
-        self.buffers = {b.name: b for b in compiled.lowered.buffers}
-        program = compiled.captured.program
-        self.results = [r.name for r in program.results if r.writes is None]
-        named = list(zip(program.inputs, compiled.captured.tensors, strict=True))
-        self.users = [i.name for i, _ in named[: compiled.arity]]
-        self.constants = {i.name: t.detach().to(device) for i, t in named[compiled.arity :] if t is not None}
+    def __init__(self, plan: Plan, launcher: Launcher, device: torch.device, poison: bool = False) -> None:
+        self.plan, self.launcher, self.device, self.poison = plan, launcher, device, poison
+        self.constants = {n: t.to(device) for n, t in plan.constants.items()}
 
-    def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The program's result tensors, in order."""
-        if len(inputs) != len(self.users):
-            raise RequestError(f"the program takes {len(self.users)} inputs, not {len(inputs)}")
-        tensors: Tensors = {**self.constants}
-        tensors.update((n, t.detach()) for n, t in zip(self.users, inputs, strict=True))
-        for b in self.buffers.values():
-            if b.name not in tensors:
-                tensors[b.name] = self._made(b)
-        for step in self.compiled.steps:
-            if isinstance(step, Region):
-                self.launcher.launch(step, self._with_scratch(step, tensors))
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        """What the program returns."""
+        plan = self.plan
+        if len(inputs) != len(plan.inputs):
+            raise RequestError(f"the program takes {len(plan.inputs)} inputs, not {len(inputs)}")
+        given = {b.name: t for b, t in zip(plan.inputs, inputs, strict=True)} | self.constants
+        if plan.eager is not None:
+            return plan.eager(list(given.values()))
+        if plan.writes and (why := shared(given, plan.writes)):
+            raise RequestError(why)
+        tensors = {n: t.detach() for n, t in given.items()} | {b.name: self._made(b) for b in plan.made}
+        for step in plan.steps:
+            if isinstance(step, Work):
+                self.launcher.launch(step, tensors | {b.name: self._made(b) for b in step.scratch})
             else:
-                values = self.compiled.captured.calls[step.key](*(tensors[n] for n in step.operands))
+                values = plan.calls[step.key](*(tensors[n] for n in step.operands))
                 for index, name in step.results:
                     tensors[name].copy_(values[index])
-        return [tensors[name] for name in self.results]
+        outputs = {o: _given(o, given, tensors) for o in plan.returns.outputs}
+        return plan.returns.rebuild([outputs[o] for o in plan.returns.outputs])
 
     def outputs_and_inputs(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The results, then the inputs as the program leaves them."""
-        return [*self(inputs), *inputs]
-
-    def _with_scratch(self, region: Region, tensors: Tensors) -> Tensors:
-        needed = (*region.chosen.buffers, *(b for k in region.kernels for b in k.scratch))
-        own = {b.name: self._made(b) for b in needed if b.name not in tensors}
-        return {**tensors, **own}
+        """The tensors returned, then the inputs as the program leaves them."""
+        return [*flat_tensors(self(*inputs)), *inputs]
 
     def _made(self, b: Buffer) -> torch.Tensor:
         t = torch.empty_strided(b.shape, b.strides, dtype=TORCH_DTYPES[b.dtype], device=self.device)
         return poisoned(t) if self.poison else t
+
+
+def _given(output: Output, given: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """A tensor for the caller: a result, an input as the caller passed it, or a view of it."""
+    name, layout = output.name, output.layout
+    if layout is None:
+        return given.get(name, tensors[name])
+    if name in given:
+        t = tensors[name]
+        return t.as_strided(layout.shape, layout.strides, t.storage_offset() + layout.offset)
+    return spread(tensors[name], layout)
+
+
+def spread(t: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """The elements of t in a layout in which elements that share memory are equal."""
+    distinct = tuple(slice(1) if s == 0 else slice(None) for s in layout.strides)
+    places = torch.zeros((), dtype=torch.int64, device=t.device)
+    for extent, stride in zip(t.shape, layout.strides, strict=True):
+        places = places[..., None] + torch.arange(extent if stride else 1, device=t.device) * stride
+    memory = t.new_empty(int(places.max()) + 1 if t.numel() else 0)
+    memory[places.flatten()] = t[distinct].flatten()
+    return memory.as_strided(layout.shape, layout.strides)
 
 
 def poisoned(t: torch.Tensor) -> torch.Tensor:
@@ -88,21 +105,20 @@ def flat_memory(t: torch.Tensor) -> torch.Tensor:
 class CpuLauncher:
     """Runs the emitted text on the CPU, every kernel of the program compiled together."""
 
-    def __init__(self, compiled: Compiled, order: str = "forward", seed: int = 0) -> None:
+    def __init__(self, plan: Plan, order: str = "forward", seed: int = 0) -> None:
         self.order, self.seed = order, seed
-        distinct = {k.text: k for k in compiled.launches}
-        self.numbers = {text: n for n, text in enumerate(distinct)}
-        self.program = cpu.Program([(k.kernel, text) for text, k in distinct.items()])
+        self.numbers = {text: n for n, text in enumerate(plan.kernels)}
+        self.program = cpu.Program([(kernel, text) for text, kernel in plan.kernels.items()])
 
-    def launch(self, region: Region, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Run the launches of one region in one worker process; a fault raises `codegen.cpu.CpuRunError`."""
-        kernels = [k for k in region.launches if k.kernel.blocks]
-        names = sorted({n for k in kernels for n in k.arguments})
+    def launch(self, work: Work, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Run the launches in one worker process; a fault raises `codegen.cpu.CpuRunError`."""
+        names = sorted({n for k in work.launches for n in k.arguments})
         arrays = [storage_array(tensors[n]) for n in names]
-        launches = [cpu.Launch(self.numbers[k.text], tuple(names.index(n) for n in k.arguments)) for k in kernels]
-        filled = {b.name for b in region.program.buffers if b.role == "input"}
+        launches = [
+            cpu.Launch(self.numbers[k.text], tuple(names.index(n) for n in k.arguments)) for k in work.launches
+        ]
         if launches:
-            self.program.run_all(launches, arrays, self.order, self.seed, [n in filled for n in names])
+            self.program.run_all(launches, arrays, self.order, self.seed, [n in work.filled for n in names])
 
 
 def storage_array(t: torch.Tensor) -> Array:
@@ -114,22 +130,27 @@ def storage_array(t: torch.Tensor) -> Array:
 class GpuLauncher:
     """Launches cubins on the current stream of PyTorch."""
 
-    def __init__(self, compiled: Compiled) -> None:
-        distinct = {k.text: k for k in compiled.launches if k.kernel.blocks}
-        binaries = compile_all([(text, k.kernel.name) for text, k in distinct.items()], compiled.options.target)
-        self.functions = {k.text: gpu.Kernel(k.kernel, b) for k, b in zip(distinct.values(), binaries, strict=True)}
+    def __init__(self, plan: Plan) -> None:
+        found = plan.binaries or cubins(plan)
+        self.functions = {
+            text: gpu.Kernel(kernel, Binary(kernel.name, plan.target, found[text], "", "", 0, 0, 0, 0.0))
+            for text, kernel in plan.kernels.items()
+        }
 
-    def launch(self, region: Region, tensors: Mapping[str, torch.Tensor]) -> None:
+    def launch(self, work: Work, tensors: Mapping[str, torch.Tensor]) -> None:
         """Launch every kernel; PyTorch's allocator keeps the tensors alive in stream order."""
         stream = torch.cuda.current_stream().cuda_stream
-        for k in region.launches:
-            if k.kernel.blocks:
-                self.functions[k.text].launch([tensors[n].data_ptr() for n in k.arguments], stream)
+        for k in work.launches:
+            self.functions[k.text].launch([tensors[n].data_ptr() for n in k.arguments], stream)
 
 
-def execution_for(
-    compiled: Compiled, device: torch.device, poison: bool = False, order: str = "forward"
-) -> Execution:
-    """The program on a device: kernels on a GPU; on the CPU the same text, emulated in a thread order."""
-    launcher: Launcher = GpuLauncher(compiled) if device.type == "cuda" else CpuLauncher(compiled, order)
-    return Execution(compiled, launcher, device, poison)
+def cubins(plan: Plan) -> dict[str, bytes]:
+    """The cubin of every text, for the plan's target."""
+    made = compile_all([(text, kernel.name) for text, kernel in plan.kernels.items()], plan.target)
+    return {text: binary.cubin for text, binary in zip(plan.kernels, made, strict=True)}
+
+
+def execution_for(plan: Plan, device: torch.device, poison: bool = False, order: str = "forward") -> Execution:
+    """The plan on a device: kernels on a GPU; on the CPU the same text, emulated in a thread order."""
+    launcher: Launcher = GpuLauncher(plan) if device.type == "cuda" else CpuLauncher(plan, order)
+    return Execution(plan, launcher, device, poison)

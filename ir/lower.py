@@ -41,6 +41,15 @@ def lower(program: X.TensorProgram) -> Lowered:
     return Lowered(tuple(steps), tuple(buffers.values()), program.notes)
 
 
+def one_call(program: X.TensorProgram) -> Lowered:
+    """A program whose results are one call's, of any extents, as that call on the inputs."""
+    calls = [r.value for r in program.results if isinstance(r.value, X.Call)]
+    results = tuple((k, r.name) for k, r in enumerate(program.results))
+    arguments = calls[0].arguments if calls else ""
+    step = CallStep(program.name, arguments, 0, tuple(x.name for x in program.inputs), results)
+    return Lowered((step,), tuple(map(_input_buffer, program.inputs)), program.notes)
+
+
 # ---- buffers
 
 
@@ -53,7 +62,7 @@ def _input_buffer(t: X.Input) -> Buffer:
 def _scratch(x: X.Tensor, buffers: dict[str, Buffer]) -> Buffer:
     shape = extents(x.shape)
     name = next(n for k in range(len(buffers) + 1) if (n := f"s{k}") not in buffers)
-    strides = extents(x.strides) if isinstance(x, X.Call) else contiguous(shape)
+    strides = _apart(shape, extents(x.strides)) if isinstance(x, X.Call) else contiguous(shape)
     buffers[name] = Buffer(name, x.dtype, shape, strides, role="scratch")
     return buffers[name]
 
@@ -63,20 +72,19 @@ def _output(r: X.Result, buffers: dict[str, Buffer]) -> Buffer:
         if r.writes not in buffers:
             raise IRError(f"result {r.name} writes {r.writes}, which is not an input")
         return buffers[r.writes]
-    shape, strides = extents(r.value.shape), extents(r.strides)
-    dense = strides if _injective(shape, strides) else contiguous(shape)
-    buffers[r.name] = Buffer(r.name, r.value.dtype, shape, dense, role="output")
+    shape = extents(r.value.shape)
+    buffers[r.name] = Buffer(r.name, r.value.dtype, shape, _apart(shape, extents(r.strides)), role="output")
     return buffers[r.name]
 
 
-def _injective(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether no two elements share memory, shown by strides that nest."""
+def _apart(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides where they nest, so that no two elements share memory, else contiguous ones."""
     reach = 1
     for stride, e in sorted((s, e) for s, e in zip(strides, shape, strict=True) if e > 1):
         if stride < reach:
-            return False
+            return contiguous(shape)
         reach = stride * (e - 1) + reach
-    return True
+    return strides
 
 
 # ---- steps

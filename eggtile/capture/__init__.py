@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from eggtile.capture.calls import Execute
 from eggtile.capture.export import DataDependent, Dynamic, Exported, export
+from eggtile.capture.origins import Origin
 from eggtile.capture.symbols import bind
 from eggtile.capture.translate import Translator
 from eggtile.capture.types import CaptureError
-from eggtile.capture.whole import obstacle, whole
+from eggtile.capture.whole import Whole, obstacle, whole
+from eggtile.returns import Output, Returns
 from ir.tensor import TensorProgram
 
 __all__ = ["CaptureError", "Captured", "bind", "capture"]
@@ -25,15 +26,23 @@ class Captured:
     """A captured program with what is needed to run it.
 
     `tensors[k]` is the value of program.inputs[k]; `calls` executes the program's `Call` nodes by key, from operand
-    tensors (as arguments) to result tensors; `rebuild` puts result tensors (those without writes) into the structure
-    that the function returns; `graph_text` shows the exported graph.
+    tensors (as arguments) to result tensors; `returns` is what the caller gets; `graph_text` shows the exported graph.
+    `eager` runs a program that is one call, on the tensors of its inputs.
     """
 
     program: TensorProgram
     tensors: tuple[torch.Tensor | None, ...]
     calls: Mapping[int, Execute] = field(default_factory=dict)
-    rebuild: Callable[[Sequence[torch.Tensor]], Any] = tuple
+    returns: Returns = field(default_factory=Returns)
     graph_text: str = ""
+    eager: Callable[[Sequence[torch.Tensor]], Any] | None = None
+
+    @property
+    def computed(self) -> TensorProgram:
+        """The program without the results that its caller gets as another tensor."""
+        given = {o.name for o in self.returns.outputs}
+        results = tuple(r for r in self.program.results if r.writes is not None or r.name in given)
+        return replace(self.program, results=results)
 
 
 def capture(
@@ -49,20 +58,22 @@ def capture(
     try:
         exported = export(fn, inputs, dynamic)
     except DataDependent as reason:
-        program, tensors, calls, tree = whole(fn, inputs, name, None, str(reason))
-        return Captured(program, tensors, calls, lambda results: pytree.tree_unflatten(list(results), tree))
+        return _one_call(whole(fn, inputs, name, None, str(reason)))
+    if why := obstacle(exported):
+        return _one_call(whole(fn, inputs, name, exported, why), graph_text(exported))
     nodes = [n for n in exported.outputs if isinstance(n, torch.fx.Node)]
     if not all(isinstance(n.meta["val"], torch.Tensor) for n in nodes):
         raise CaptureError(f"{name} returns a number that depends on an extent")
-    if why := obstacle(exported):
-        program, tensors, calls, _ = whole(fn, inputs, name, exported, why)
-    else:
-        translator = Translator(exported)
-        program, calls = translator.program(name), translator.calls.executors
-        tensors = tuple(leaf.tensor for leaf in exported.leaves)
+    translator = Translator(exported)
+    program, calls = translator.program(name), translator.calls.executors
     if not program.results:
         raise CaptureError(f"{name} returns no tensor")
-    return Captured(program, tensors, calls, _rebuilder(exported), graph_text(exported))
+    tensors = tuple(leaf.tensor for leaf in exported.leaves)
+    return Captured(program, tensors, calls, _returns(program, exported), graph_text(exported))
+
+
+def _one_call(made: Whole, text: str = "") -> Captured:
+    return Captured(made.program, made.tensors, made.calls, made.returns, text, made.eager)
 
 
 def graph_text(exported: Exported) -> str:
@@ -70,12 +81,21 @@ def graph_text(exported: Exported) -> str:
     return "\n".join(str(n.format_node()) for n in exported.graph.nodes)
 
 
-def _rebuilder(exported: Exported) -> Callable[[Sequence[torch.Tensor]], Any]:
-    """Results and the constants among the outputs, in the structure that the program returns."""
-
-    def rebuild(results: Sequence[torch.Tensor]) -> Any:
-        made = iter(results)
-        leaves = [next(made) if isinstance(v, torch.fx.Node) else v for v in exported.outputs]
-        return pytree.tree_unflatten(leaves, exported.spec)
-
-    return rebuild
+def _returns(program: TensorProgram, exported: Exported) -> Returns:
+    """What the caller gets: results, but for those that are inputs, views of inputs, or a tensor that comes before."""
+    users = [leaf.name for leaf in exported.leaves if leaf.user]
+    held = {leaf.target: leaf.name for leaf in exported.leaves}
+    outputs: list[Output] = []
+    own = [r.name for r in program.results if r.writes is None]
+    for result, origin in zip(own, exported.origins, strict=True):
+        match origin:
+            case Origin(repeats=int(k)):
+                outputs.append(outputs[k])
+            case Origin(place=int(k), layout=layout):
+                outputs.append(Output(users[k], layout))
+            case Origin(place=str(target), layout=layout) if target in held:
+                outputs.append(Output(held[target], layout))
+            case _:
+                outputs.append(Output(result))
+    fixed = {k: v for k, v in enumerate(exported.outputs) if not isinstance(v, torch.fx.Node)}
+    return Returns(tuple(outputs), exported.spec, fixed)

@@ -17,8 +17,11 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from eggtile.capture.location import innermost
+from eggtile.capture.metadata import Watched, check_inputs_keep_theirs, refusal
+from eggtile.capture.origins import Origin, origins
 from eggtile.capture.table import TABLE
 from eggtile.capture.types import CaptureError, first_sentence
+from eggtile.sharing import apart, shared
 
 Function = Callable[..., Any]
 Dynamic = Mapping[str, Mapping[int, str]]
@@ -52,7 +55,10 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported program: its graph, its inputs in our order, its outputs, what it mutates, its symbols."""
+    """An exported program: its graph, its inputs in our order, its outputs, what it mutates, its symbols.
+
+    `origins` says of every output that is a tensor where it comes from.
+    """
 
     graph: torch.fx.Graph
     leaves: tuple[Leaf, ...]
@@ -61,6 +67,7 @@ class Exported:
     writes: tuple[tuple[str, str], ...]
     symbols: Mapping[str, tuple[int, int]]
     rename: Mapping[str, str]
+    origins: tuple[Origin, ...]
 
 
 class Wrapped(torch.nn.Module):
@@ -110,24 +117,35 @@ def export(fn: Function, inputs: Sequence[torch.Tensor], dynamic: Dynamic | None
     module = fn if isinstance(fn, torch.nn.Module) else Wrapped(fn)
     names = parameter_names(fn, len(inputs))
     shapes = _dynamic_shapes(dynamic, names, module) if dynamic else None
+    watched = Watched()
     logging.disable(logging.CRITICAL)  # export logs and prints at length what it then raises
     try:
         with torch.no_grad(), redirect_stderr(StringIO()):
-            program = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes, strict=False)
+            with watched:
+                program = torch.export.export(module, tuple(apart(inputs)), dynamic_shapes=shapes, strict=False)
+            check_inputs_keep_theirs(program.graph)
+            sources = origins(program.graph, program.graph_signature)
             program = _pure(program)
+    except CaptureError:
+        raise
     except Exception as error:  # export raises many classes; the sentence tells them apart
-        raise _refusal(error) from error
+        raise _refusal(error, watched) from error
     finally:
         logging.disable(logging.NOTSET)
     if _has_effects(program):
         raise CaptureError("the program has effects besides its results and the inputs it writes")
-    return _described(program, names, inputs, dynamic or {})
+    exported = _described(program, names, inputs, dynamic or {}, sources)
+    if why := shared({leaf.name: leaf.tensor for leaf in exported.leaves}, {name for name, _ in exported.writes}):
+        raise CaptureError(why)
+    return exported
 
 
-def _refusal(error: Exception) -> Exception:
+def _refusal(error: Exception, watched: Watched) -> Exception:
     text = f"{type(error).__name__}: {error}"
     if any(mark in text for mark in _DATA_DEPENDENT):
         return DataDependent("its control flow depends on data")
+    if watched.called:
+        return refusal(watched.called)
     kind = type(error).__name__
     return CaptureError(f"the program cannot be traced: {kind}: {first_sentence(str(error))}{innermost(error)}")
 
@@ -181,7 +199,11 @@ def _dynamic_shapes(dynamic: Dynamic, names: list[str], module: torch.nn.Module)
 
 
 def _described(
-    program: torch.export.ExportedProgram, names: list[str], inputs: Sequence[torch.Tensor], dynamic: Dynamic
+    program: torch.export.ExportedProgram,
+    names: list[str],
+    inputs: Sequence[torch.Tensor],
+    dynamic: Dynamic,
+    sources: tuple[Origin, ...],
 ) -> Exported:
     signature = program.graph_signature
     user: list[tuple[str, str | None, str, torch.Tensor]] = []
@@ -215,9 +237,15 @@ def _described(
     symbols = {
         rename.get(str(s), str(s)): (int(r.lower), int(min(r.upper, 2**62)))
         for s, r in program.range_constraints.items()
+        if not is_unbacked(s)
     }
     tree = program.call_spec.out_spec
-    return Exported(program.graph, leaves, tuple(outputs), tree, tuple(writes), symbols, rename)
+    return Exported(program.graph, leaves, tuple(outputs), tree, tuple(writes), symbols, rename, sources)
+
+
+def is_unbacked(symbol: object) -> bool:
+    """Whether a symbol of a traced extent or number is known only when the program runs."""
+    return str(symbol).startswith(("u", "zu"))
 
 
 def _symbol_names(

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from eggtile.reference import DTYPE_NAMES as _NAMES
+from eggtile.reference import TORCH_DTYPES as TORCH_DTYPES
 from ir.dtype import DType, is_float
 from ir.tensor import Dim, Tensor
 
@@ -21,21 +23,6 @@ class CaptureError(Exception):
 
 class Unsupported(Exception):
     """A call of an operator that no rule states in Tensor IR; it becomes a `Call`."""
-
-
-TORCH_DTYPES: dict[DType, torch.dtype] = {
-    "bool": torch.bool,
-    "u8": torch.uint8,
-    "i8": torch.int8,
-    "i16": torch.int16,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f64": torch.float64,
-}
-_NAMES = {value: name for name, value in TORCH_DTYPES.items()}
 
 
 def first_sentence(text: str) -> str:

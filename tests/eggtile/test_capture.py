@@ -40,7 +40,7 @@ def test_capture_does_not_run_the_program() -> None:
 def test_results_are_rebuilt_in_the_structure_of_the_program() -> None:
     captured = capture(lambda x: {"a": x + 1, "b": [x.t(), 3, None]}, [torch.randn(2, 3)])
     results = [torch.from_numpy(v) for v in interpreted(captured).values()]
-    made = captured.rebuild(results)
+    made = captured.returns.rebuild(results)
     assert made["b"][1:] == [3, None]
     assert made["b"][0].shape == (3, 2)
 

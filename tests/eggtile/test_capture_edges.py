@@ -1,0 +1,185 @@
+"""Programs at the edges of capture: data-dependent extents, writes to metadata, strides, and outputs that alias."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from eggtile.api import optimize
+from eggtile.capture import CaptureError
+from eggtile.check import check_on_cpu, judge
+from eggtile.pipeline import RequestError, compile_program
+
+Program = Callable[..., Any]
+
+
+def doubled_where_positive(x: torch.Tensor) -> torch.Tensor:
+    x[x > 0] *= 2
+    return x
+
+
+def transposed_in_place(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.t_()
+    return y
+
+
+# ---- data
+
+
+DATA_DEPENDENT: dict[str, tuple[Program, torch.Tensor]] = {
+    "a number of the data": (lambda a: a * a[0].item(), torch.randn(3)),
+    "an integer of the data": (lambda a: a * a[0].item(), torch.tensor([3, 4])),
+    "positions": (lambda a: a.nonzero() * 2, torch.randn(5)),
+    "a masked part": (lambda a: a[a > 0] * 2, torch.randn(5)),
+    "a masked part that is written": (doubled_where_positive, torch.randn(5)),
+    "repeats": (lambda a: a.repeat_interleave(torch.tensor([1, 0, 2]), 0), torch.randn(3)),
+    "counts": (torch.bincount, torch.tensor([1, 2])),
+    "distinct values": (torch.unique, torch.tensor([3, 1, 3])),
+}
+
+
+@pytest.mark.parametrize("name", DATA_DEPENDENT)
+def test_programs_whose_extents_or_numbers_depend_on_data_are_one_call(name: str) -> None:
+    fn, x = DATA_DEPENDENT[name]
+    verdict = check_on_cpu(fn, [x])
+    assert verdict.ok, verdict
+    assert "whole program becomes a call" in verdict.notes[0]
+
+
+def test_results_of_such_programs_have_the_extents_of_each_call() -> None:
+    optimized = optimize(lambda a: {"kept": a[a > 0], "count": int((a > 0).sum())}, [torch.ones(6)])
+    out = optimized(torch.tensor([1.0, -1.0, 2.0, -2.0, 3.0, -3.0]))
+    assert out["kept"].tolist() == [1.0, 2.0, 3.0]
+    assert out["count"] == 3
+
+
+def test_a_program_that_raises_is_refused_with_its_error() -> None:
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else x @ x
+
+    with pytest.raises(CaptureError, match="the program cannot run: RuntimeError"):
+        optimize(wrong, [-torch.ones(2, 3)])
+
+
+# ---- shapes and shared memory
+
+
+@pytest.mark.parametrize("name", ["t_", "unsqueeze_", "squeeze_"])
+def test_an_input_that_changes_its_shape_is_refused_by_the_operator(name: str) -> None:
+    def changed(x: torch.Tensor) -> torch.Tensor:
+        (x.t_ if name == "t_" else getattr(x, name))(*(() if name == "t_" else (0,)))
+        return x * 2
+
+    with pytest.raises(CaptureError, match=f"^{name} changes the shape"):
+        optimize(changed, [torch.randn(1, 5)])
+
+
+def test_a_value_of_the_program_may_change_its_shape() -> None:
+    assert check_on_cpu(transposed_in_place, [torch.randn(4, 5)]).ok
+
+
+def test_written_inputs_that_share_memory_are_refused_when_captured_and_when_called() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return y * 2
+
+    a = torch.randn(8)
+    with pytest.raises(CaptureError, match="writes x, which shares memory with y"):
+        optimize(program, [a, a])
+    optimized = optimize(program, [a[:4], a[4:]])
+    with pytest.raises(RequestError, match="writes x, which shares memory with y"):
+        optimized(a[:4], a[:4])
+    assert torch.equal(optimize(torch.add, [a, a])(a, a), 2 * a)
+
+
+# ---- strides
+
+
+STRIDED: dict[str, tuple[Program, torch.Tensor]] = {
+    "repeated rows": (lambda x: (x * 2).expand(4, 6), torch.randn(1, 6)),
+    "repeated inner values": (lambda x: (x * 2)[..., None].expand(4, 6, 3).transpose(0, 2), torch.randn(4, 6)),
+    "grids": (lambda x: torch.meshgrid(x + 1, x, indexing="xy"), torch.randn(5)),
+    "windows": (lambda x: (x * 2).unfold(0, 4, 3), torch.randn(20)),
+    "windows that repeat": (lambda x: (x * 2).unfold(0, 4, 3)[:, None].expand(6, 2, 4), torch.randn(20)),
+    "strides by hand": (lambda x: (x * 3).as_strided((4, 4), (1, 2)), torch.randn(20)),
+    "no elements": (lambda x: (x * 2).expand(4, 0), torch.randn(1, 0)),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_results_that_share_memory_in_eager_have_its_strides(name: str) -> None:
+    fn, x = STRIDED[name]
+    verdict = check_on_cpu(fn, [x])
+    assert verdict.ok, verdict
+
+
+def test_the_gate_compares_strides_but_for_single_elements() -> None:
+    x = torch.randn(1, 4)
+    assert judge("cpu", [x.as_strided((1, 4), (7, 1))], [x], [x.double()]).ok
+    y = torch.zeros(4, 4)
+    assert not judge("cpu", [y], [y.t()], [y.double()]).ok
+
+
+# ---- outputs that alias
+
+
+def sharing(outputs: Any, inputs: list[torch.Tensor]) -> list[tuple[bool, bool]]:
+    """For every pair of an output and a tensor of the call: one object, one storage."""
+    outs = pytree.tree_leaves(outputs)
+    return [
+        (t is u, t.untyped_storage().data_ptr() == u.untyped_storage().data_ptr())
+        for k, t in enumerate(outs)
+        for u in (*outs[:k], *inputs)
+    ]
+
+
+def added(x: torch.Tensor) -> Any:
+    x.add_(1)
+    return x, x[1:], x.view(-1)[3], x * 2
+
+
+def row_written(x: torch.Tensor) -> torch.Tensor:
+    y = x[1]
+    return y.mul_(3)
+
+
+ALIASING: dict[str, Program] = {
+    "an input": lambda x: (x, x * 2),
+    "an input in another way": lambda x: x.float().contiguous().to(torch.float32),
+    "views of an input": lambda x: (x.t(), x[1:, ::2], x.reshape(-1)),
+    "a written input and views": added,
+    "a written view": row_written,
+    "one tensor twice": lambda x: (lambda y: {"a": y, "b": (y, x)})(x * 2),
+    "a copy": lambda x: (x.clone(), x.t().contiguous()),
+}
+
+
+@pytest.mark.parametrize("name", ALIASING)
+def test_outputs_are_the_tensors_that_eager_gives(name: str) -> None:
+    x, y = torch.randn(3, 4), torch.randn(7, 4)[2:5]
+    ours, eager = y, y.clone()
+    got, wanted = optimize(ALIASING[name], [x])(ours), ALIASING[name](eager)
+    assert sharing(got, [ours]) == sharing(wanted, [eager])
+    for g, w in zip(pytree.tree_leaves(got), pytree.tree_leaves(wanted), strict=True):
+        torch.testing.assert_close(g, w)
+        assert g.stride() == w.stride()
+    assert torch.equal(ours, eager)
+
+
+def test_outputs_that_are_inputs_cost_no_store() -> None:
+    compiled = compile_program(lambda x: (x, x.t(), x + 1, x), [torch.randn(3, 4)])
+    assert len(compiled.regions[0].program.results) == 1
+    assert not compile_program(lambda x: x.t(), [torch.randn(3, 4)]).regions
+
+
+def test_a_parameter_that_is_returned_is_no_result() -> None:
+    module = torch.nn.Linear(3, 2)
+    module.forward = lambda x: (x @ module.weight.t(), module.weight)  # type: ignore[method-assign]
+    out, weight = optimize(module, [torch.randn(4, 3)])(torch.randn(4, 3))
+    assert weight.data_ptr() == module.weight.data_ptr()
+    assert out.shape == (4, 2)
