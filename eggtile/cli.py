@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import rich
 import typer
@@ -34,7 +34,7 @@ from eggtile.clock import Clock
 from eggtile.doctor import diagnose
 from eggtile.pipeline import Compiled, RequestError, choose_forms, compile_kernels
 from eggtile.source import SourceError
-from eggtile.views import EARLY, PassLog, dump_levels, show_level
+from eggtile.views import EARLY, LEVELS, PassLog, dump_levels, show_level
 from egraph.laws import LAWS
 from extract.spaces import space
 from ir.node import IRError
@@ -42,15 +42,12 @@ from ir.node import IRError
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.command()(bench)
 cli_tune.register(app)
-cli_explain.register(app)
+app.add_typer(cli_explain.app)
 
 REFUSALS = (RequestError, SourceError, CaptureError, CompileError, IRError)
-
-
-def refuse(message: str) -> NoReturn:
-    """Say one sentence on standard error and exit with 2."""
-    typer.echo(f"eggtile: {message}", err=True)
-    raise typer.Exit(2)
+MISUSE = 2
+# Newer releases of typer carry click inside them, older ones import it: the class is the same by its place.
+Misuse: type[typer.BadParameter] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
 @app.command("compile")
@@ -71,8 +68,12 @@ def compile_command(
     times: Annotated[bool, typer.Option(help="Print where the time went.")] = False,
 ) -> None:
     """Compile a program and print a level of it, or write the result."""
-    wants_passes = bool(print_before or print_after or diff or dump)
-    summed_up = not (ir or output or wants_passes)
+    wants_passes = bool(print_before is not None or print_after is not None or diff or dump)
+    summed_up = ir is None and output is None and not wants_passes
+    if ir is not None and ir not in LEVELS:
+        raise RequestError(f"unknown level {ir!r}; levels are {', '.join(LEVELS)}")
+    if output is not None and output.suffix not in SUFFIXES:
+        raise RequestError(f"cannot write {str(output)!r}: the suffix is one of {', '.join(SUFFIXES)}")
     options = options_of(numerics, target, form=form, schedule=schedule, explain=summed_up)
     _, compiled = started(program, code, inputs, options)
     passes = PassLog()
@@ -80,15 +81,15 @@ def compile_command(
         choose_forms(compiled)
         compile_kernels(compiled, passes if wants_passes else None)
     for asked, before in ((print_before, True), (print_after, False)):
-        if asked:
+        if asked is not None:
             typer.echo(passes.text(asked, before))
     if diff:
         typer.echo(passes.diff())
     if dump:
         typer.echo(f"{len(dump_levels(compiled, dump, passes))} files in {dump}", err=True)
-    if ir:
+    if ir is not None:
         typer.echo(show_level(compiled, ir))
-    if output:
+    if output is not None:
         write_output(compiled, output)
     if summed_up:
         summary(compiled)
@@ -105,14 +106,9 @@ SUFFIXES: dict[str, Callable[[Compiled], bytes]] = {
 
 def write_output(compiled: Compiled, path: Path) -> None:
     """Write the program's kernels as one file, its kind told by the suffix."""
-    if path.suffix not in SUFFIXES:
-        raise RequestError(f"cannot write {path.name}: the suffix is one of {', '.join(SUFFIXES)}")
     with compiled.clock.span("nvrtc"):
         content = SUFFIXES[path.suffix](compiled)
-    try:
-        path.write_bytes(content)
-    except OSError as e:
-        raise RequestError(f"cannot write {path}: {e.strerror}") from None
+    path.write_bytes(content)
 
 
 def summary(compiled: Compiled) -> None:
@@ -217,10 +213,25 @@ def doctor() -> None:
     rich.print(table)
 
 
-def main() -> None:
-    """Entry point: refusals are one sentence and exit code 2."""
+def called(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and give its exit code; whatever is refused is one sentence on standard error and code 2."""
     try:
-        app()
+        return int(app(args=arguments, standalone_mode=False) or 0)
+    except Misuse as e:
+        typer.echo(
+            f"eggtile: {' '.join(e.format_message().split()) or 'give a command; see eggtile --help'}", err=True
+        )
     except REFUSALS as e:
         typer.echo(f"eggtile: {e}", err=True)
-        sys.exit(2)
+    except OSError as e:
+        typer.echo(f"eggtile: {e.filename or 'a file'}: {e.strerror or e}", err=True)
+    except SystemExit as e:
+        typer.echo(f"eggtile: the program ends itself, with {e.code}", err=True)
+    except typer.Abort:
+        typer.echo("eggtile: stopped", err=True)
+    return MISUSE
+
+
+def main() -> None:
+    """Entry point of the command."""
+    sys.exit(called())

@@ -21,7 +21,7 @@ Code = Annotated[
 Inputs = Annotated[list[str] | None, typer.Option("--input", help="An input as dtype[shape], like f32[1,32,2048].")]
 Numerics = Annotated[str, typer.Option(help="Classes of laws that may be used: strict, default or fast.")]
 FormNumber = Annotated[
-    int | None, typer.Option("--form", help="Use the form with this number instead of the cheapest.")
+    int | None, typer.Option("--form", min=0, help="Use the form with this number instead of the cheapest.")
 ]
 ScheduleLine = Annotated[str | None, typer.Option("--schedule", help="Pin the schedule of every kernel.")]
 Target = Annotated[str, typer.Option(help="The GPU architecture to compile for, like sm_90a.")]

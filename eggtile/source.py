@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from ir.dtype import is_float
 __all__ = ["Source", "SourceError", "imported", "load", "parse_input"]
 
 SEED = 0
+LARGEST_INPUT_BYTES = 64 << 30
 Program = Callable[..., Any] | torch.nn.Module
 
 
@@ -85,7 +87,7 @@ def imported(place: str) -> ModuleType:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
             raise SourceError(raised(error)) from error
         raise SourceError(f"there is no module {error.name}") from None
-    except Exception as error:  # whatever the user's own statements raise
+    except (Exception, SystemExit) as error:  # whatever the user's own statements raise
         raise SourceError(raised(error)) from error
 
 
@@ -98,7 +100,7 @@ def _inputs_of(module: ModuleType, place: str, name: str, specs: Sequence[str]) 
     try:
         with Placed():
             made = list(make())
-    except Exception as error:  # whatever the user's own statements raise
+    except (Exception, SystemExit) as error:  # whatever the user's own statements raise
         raise SourceError(raised(error)) from error
     if not all(isinstance(t, torch.Tensor) for t in made):
         raise SourceError(f"{name}_inputs() in {place} gives values that are no tensors")
@@ -107,10 +109,12 @@ def _inputs_of(module: ModuleType, place: str, name: str, specs: Sequence[str]) 
 
 def parse_input(text: str) -> torch.Tensor:
     """A random tensor by its specification: f32[1,32,2048], or i64[8]<50 for integers below 50 (2 where none is said)."""
-    match = re.fullmatch(r"(\w+)\[([\d,\s]*)\](?:<(\d+))?", text.strip())
+    match = re.fullmatch(r"(\w+)\[((?:\d+(?:\s*,\s*\d+)*)?)\](?:<(\d+))?", text.strip(), re.ASCII)
     if match is None or match[1] not in TORCH_DTYPES:
         raise SourceError(f"{text} is no input; write f32[1,32,2048] with one of {', '.join(TORCH_DTYPES)}")
     dtype, shape = TORCH_DTYPES[match[1]], [int(e) for e in match[2].split(",") if e.strip()]
+    if math.prod(shape) * dtype.itemsize > LARGEST_INPUT_BYTES:
+        raise SourceError(f"{text} is larger than {LARGEST_INPUT_BYTES >> 30} GiB")
     if is_float(match[1]):
         return torch.randn(shape, dtype=dtype)
     return torch.randint(0, int(match[3] or 2), shape).to(dtype)

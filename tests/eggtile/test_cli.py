@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
 from codegen.compile import compile_text
-from eggtile.cli import REFUSALS, app
+from eggtile import cli
 from eggtile.views import LEVELS
 
 ROWS = "nn.RMSNorm(64)(torch.randn(2, 64))"
 
 
-def called(*args: str) -> Result:
-    """The command's result; a refusal is turned into what `main` makes of it."""
-    result = CliRunner().invoke(app, list(args))
-    if isinstance(result.exception, REFUSALS):
-        result.exit_code, result.exception = 2, None
-        result.stdout_bytes = b""
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+@dataclass(frozen=True)
+class Outcome:
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def called(*args: str) -> Outcome:
+    """What the command prints and its exit code."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = cli.called(args)
+    return Outcome(code, out.getvalue(), err.getvalue())
 
 
 def test_run_prints_one_json_object_with_the_verdict() -> None:
@@ -96,10 +101,23 @@ BAD = {
     "an unknown law": ("laws", "banana"),
     "an unknown suffix": ("compile", "-o", "x.banana", "-c", ROWS),
     "an unknown place": ("run", "--on", "banana", "-c", ROWS),
+    "no number": ("compile", "--form", "abc", "-c", ROWS),
+    "a negative form": ("compile", "--form", "-1", "-c", ROWS),
+    "an empty level": ("compile", "--ir", "", "-c", ROWS),
+    "a program that exits": ("compile", "-c", "exit()"),
+    "a program whose first statement exits": ("compile", "-c", "raise SystemExit(0)\n1"),
+    "a program that eager refuses": ("run", "--on", "cpu", "-c", "torch.tensor([1, 2]) // 0"),
+    "a folder that cannot be made": ("compile", "--dump", "/dev/null", "-c", ROWS),
+    "a file that cannot be written": ("dump", "-o", "/nowhere/x.json", "-c", ROWS),
+    "an input with a gap": ("compile", "--input", "f32[3,,4]", "math:sin"),
+    "no command of that name": ("banana",),
     "an unknown pass": ("compile", "--print-after", "banana", "-c", ROWS),
 }
 
 
 @pytest.mark.parametrize("what", BAD)
 def test_a_bad_request_is_refused_with_code_2(what: str) -> None:
-    assert called(*BAD[what]).exit_code == 2
+    outcome = called(*BAD[what])
+    assert outcome.exit_code == 2
+    assert outcome.stderr.startswith("eggtile: ")
+    assert "Traceback" not in outcome.stderr
