@@ -27,12 +27,10 @@ from ir.text import show_term
 Dump = Annotated[Path, typer.Argument(help="A file that `dump --format json` wrote.", show_default=False)]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file to the program's."""
-    for command in (explore, dump, diff, query):
-        app.command()(command)
+app = typer.Typer()
 
 
+@app.command()
 def explore(
     program: Program = None,
     code: Code = None,
@@ -205,6 +203,7 @@ def forms_table(part: dict[str, Any]) -> Table:
 # ---- dumps
 
 
+@app.command()
 def dump(
     program: Program = None,
     code: Code = None,
@@ -247,6 +246,7 @@ def loaded(path: Path) -> dict[str, Any]:
     return data
 
 
+@app.command()
 def diff(a: Dump, b: Dump, json_: Json = False) -> None:
     """Say how two dumps differ: classes and nodes by their terms, forms, laws."""
     found = differences(loaded(a), loaded(b))
@@ -263,6 +263,7 @@ def diff(a: Dump, b: Dump, json_: Json = False) -> None:
     return None
 
 
+@app.command()
 def query(
     a: Dump, text: Annotated[str, typer.Argument(metavar="QUERY", help=answers.__doc__)], json_: Json = False
 ) -> None:
