@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from codegen.passes.barriers import place_barriers
+from codegen.passes.hints import choose_hints
 from codegen.passes.layouts import choose_layouts, thread_count
 from codegen.passes.narrow import narrow_integers
 from codegen.passes.order import expand_contractions, hoist_loads, merge_equal
@@ -30,6 +31,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("layouts", choose_layouts),
     Pass("predicates", decide_predicates),
     Pass("widths", choose_widths),
+    Pass("hints", choose_hints),
     Pass("statements", lower_statements),
     Pass("barriers", place_barriers),
     Pass("unroll", unroll),

@@ -20,7 +20,7 @@ from itertools import permutations
 
 from extract.roles import folding, is_fallback, listed_tiles, padded, pieces, threads, tile_axis
 from extract.splits import Piece, split, split_axis, split_counts
-from extract.tile_cost import FOLD_US, STEP_US, PartCost, Tiles
+from extract.tile_cost import FOLD_US, PartCost, Tiles
 from ir.loop import Buffer, KernelForm
 from ir.machine import Machine
 from ir.node import IRError
@@ -31,10 +31,13 @@ LANES = 32
 LEAST_THREADS, MOST_THREADS = 64, 1024
 FALLBACK_THREADS = 128
 USUAL_THREADS = 256
-"""Threads of a block where nothing else decides."""
-SEED_THREADS, SEED_ELEMENTS, SEED_CUTS = (128, 512), (1, 4, 16), (0, 2, 4, 6)
+UNUSUAL = 0.01
+"""Threads of a block where nothing else decides, and the price of each factor of two beside them."""
+SEED_THREADS, SEED_ELEMENTS, SEED_CUTS = (128, 512), (1, 4, 16, 64), (0, 2, 4, 6)
 CLIMBS, MOST_STEPS, MOST_LINES = 4, 24, 64
 WIDEST_VECTOR = 16
+WORTH_A_LAUNCH = 3.5
+"""Launches that a kernel must last for a second one to be thought of."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,7 @@ class Rules:
             if part.words(tiles) > part.most_words(tiles):
                 return math.inf
             total += part.us(tiles)
-        return total * (1 + 0.005 * abs(math.log2(p.threads / USUAL_THREADS)))
+        return total * (1 + UNUSUAL * abs(math.log2(p.threads / USUAL_THREADS)))
 
     def fitted(self, p: Point) -> Point:
         """The point of another number of pieces with tiles that are legal here."""
@@ -213,7 +216,9 @@ class Rules:
         return sum(map(math.prod, grids))
 
     def legal_tile(self, axis: str, tile: int) -> bool:
-        """Whether the tile is legal for the axis in every part."""
+        """Whether the tile is legal for the axis in every part; an axis that no part runs over has none."""
+        if not any(axis in part.roles.order for part in self.parts):
+            return False
         serial = any(axis in part.roles.serial for part in self.parts)
         return 1 <= tile <= (1 if serial else padded(self.axes[axis]))
 
@@ -224,7 +229,7 @@ def space(kernel: KernelForm, buffers: Sequence[Buffer], axes: Mapping[str, int]
     whole = Rules(subject)
     priced = _explored(whole, _seeds(whole))
     best = _first(priced)
-    if priced[best] > 2 * (machine.launch_us + STEP_US):
+    if priced[best] > WORTH_A_LAUNCH * machine.launch_us:
         priced |= _split_points(subject, whole.blocks(best))
     legal = [p for p, us in priced.items() if us < math.inf]
     ranked = sorted(legal, key=lambda p: _rank(p, priced[p]))[:MOST_LINES]

@@ -19,20 +19,36 @@ from ir.tile import TileAxis
 
 SECTOR_BYTES, LINE_BYTES = 32, 128
 VECTOR_BYTES = 16
-STEP_US = 0.7
-INSTRUCTION_US = 0.002
-MOVE_COST = 4
-OVERLAP = 0.1
-IDLE = 0.02
-FOLD_US = {"block": 0.3, "lanes": 0.1, "serial": 0.0}
+STEP_US = 0.5
+"""From the issue of a step's loads to the use of the last."""
+INSTRUCTION_US = 0.0008
+"""What an instruction adds to the time of the thread that waits for it."""
+WORK_COST, SPECIAL_COST = 1.4, 6
+"""Instructions of an operator of the terms, and such operators that a special function counts for."""
+MOVE_COST, WIDEN_COST = 2, 1
+"""Instructions of an access, and of each 16-bit element that it moves."""
+KEPT_INSTRUCTIONS = 45
+SHUFFLE_COST, SLOT_COST, SCAN_COST = 2, 1.1, 2
+"""Instructions of a fold among lanes for each doubling, and of the fold of each warp's result; scans do more."""
+IDLE, SCATTER, NARROW, SPARE = 0.25, 0.06, 0.01, 0.05
+MAP_WORDS = 20
+"""Register words beyond which a thread of a kernel without sweeps holds more than it needs to keep memory busy."""
+QUOTIENTS = ("recip", "sigmoid")
+CHEAP = ("neg", "abs", "not", "invert", "isnan")
+FOLD_US = {"block": 0.2, "lanes": 0.08, "serial": 0.0}
 FOLD_THREADS = {"block": 1024, "lanes": 32, "serial": 1}
 """Per way of folding: the time that threads take to exchange results, and the threads that may share a fold."""
+LANES = 32
 MOST_WORDS = 128
 """Register words that the tiles of one thread may hold; larger tiles spill."""
-KEPT_WORDS = 24
+KEPT_WORDS = 18
 """Register words of a thread that addresses and loop counters take."""
-SPECIAL_COST = 4
-"""Instructions that a special function counts for."""
+WORDS_A_VALUE = 1.3
+WORDS_A_QUOTIENT = 0.5
+"""Register words for each element of the widest tile that is computed, and more for each division of such elements."""
+OVERLAP, OVERLAP_GROWTH, MOST_OVERLAP = 2.0, 0.35, 8.0
+"""How well memory, arithmetic and latency hide behind one another: the order of their norm with one block on a
+multiprocessor, how it grows with the number of blocks, and its limit."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +87,13 @@ class Tiles:
         """Elements of such a tile in one thread, given which axes are swept and how many threads may share those."""
         folded = self.elements(axes & swept)
         sharing = min(FOLD_THREADS[self.reduce], folded, self.threads)
-        each = -(-folded // sharing) * -(-self.elements(axes - swept) * sharing // self.threads)
-        least = min(self.vector, self.axes[self.vector_axis].tile) if self.vector_axis in axes else 1
-        return max(each, least)
+        kept = -(-self.elements(axes - swept) * sharing // self.threads)
+        kept = max(kept, self.run(axes - swept))
+        return max(-(-folded // sharing), self.run(axes & swept)) * kept
+
+    def run(self, axes: frozenset[str]) -> int:
+        """Elements that a thread holds at least of a tile over the axes."""
+        return min(self.vector, self.axes[self.vector_axis].tile) if self.vector_axis in axes else 1
 
     def steps(self, axes: frozenset[str]) -> int:
         """Steps of the streams over the streamed ones among the axes."""
@@ -95,7 +115,11 @@ class PartCost:
         for t in nodes:
             if isinstance(t, T.Unary | T.Binary | T.Select | T.Fold | T.Scan) and t.free:
                 own = t.x.free | set(swept(t)) if isinstance(t, T.Fold | T.Scan) else t.free
-                self.work[own] += SPECIAL_COST if isinstance(t, T.Unary) and t.dtype == "f32" else 1
+                self.work[own] += SPECIAL_COST if isinstance(t, T.Unary) and t.op not in CHEAP else 1
+        most = max((len(axes) for axes in self.work), default=0)
+        self.quotients = sum(isinstance(t, T.Unary) and t.op in QUOTIENTS and len(t.free) == most for t in nodes)
+        self.folds = [_folded(t) for t in nodes if isinstance(t, T.Fold | T.Stream)]
+        self.scans = [_folded(t) for t in nodes if isinstance(t, T.Scan)]
         self.sweeps: Counter[str] = Counter()
         for t in roots:
             for a, n in levels(t).items():
@@ -126,47 +150,73 @@ class PartCost:
         return c.held(axes, self.roles.swept)
 
     def words(self, c: Tiles) -> int:
-        """Register words that the tiles of a thread take: every load over several elements, and two of the widest."""
+        """Register words that the tiles of a thread take: what it loads at once, or what it computes of that."""
         wide = max((self.held(axes, c) for axes in self.work), default=1)
-        return 2 * wide + sum(
+        loaded = sum(
             max(1, self.held(a.axes, c) * a.element_bytes // 4)
             for a in self.distinct_loads
             if self.held(a.axes, c) > 1
         )
+        return max(loaded, int((WORDS_A_VALUE + WORDS_A_QUOTIENT * self.quotients) * wide))
 
     def most_words(self, c: Tiles) -> int:
         """Register words that the tiles of a thread may take."""
         return min(MOST_WORDS, self.machine.registers_per_sm // c.threads - KEPT_WORDS)
 
+    def resident(self, c: Tiles) -> int:
+        """Blocks that a multiprocessor holds at a time."""
+        registers = -(-(self.words(c) + KEPT_WORDS) // 8) * 8 * c.threads
+        return max(1, min(self.machine.threads_per_sm // c.threads, self.machine.registers_per_sm // registers, 32))
+
     def us(self, c: Tiles) -> float:
-        """The modelled time."""
+        """The modelled time: traffic, instructions and latency, which hide behind one another as blocks share a place."""
         m = self.machine
         blocks = math.prod(c.axes[a].tiles for a in self.roles.grid)
-        busy = min(1.0, max(blocks, 1) / m.sms)
-        traffic = memory = moves = 0.0
+        share = max(blocks, 1) / m.sms
+        busy, resident = min(1.0, share), self.resident(c)
+        memory, traffic, instructions = self.moved(c, blocks)
+        work = sum(n * c.steps(axes) * self.repeats(axes, c) * self.held(axes, c) for axes, n in self.work.items())
+        exchange, exchange_us = self.exchange(c)
+        instructions += WORK_COST * work + exchange + KEPT_INSTRUCTIONS
+        issue = blocks * c.threads * instructions / (m.f32_flops_per_s / 2)
+        waves = share / resident
+        waves = max(1.0, waves + (math.ceil(waves) - waves) / 2)
+        latency = waves * (STEP_US * self.chain(c) + exchange_us + INSTRUCTION_US * instructions)
+        widest = max((c.elements(axes) // c.run(axes) for axes in self.work), default=1)
+        idle = max(0.0, math.log2(c.threads / widest))
+        moved = max(memory / m.copy_bytes_per_s, traffic / m.l2_bytes_per_s) / busy * 1e6 * (1 + IDLE * idle)
+        order = min(MOST_OVERLAP, OVERLAP * max(1.0, min(resident, share)) ** OVERLAP_GROWTH)
+        total: float = (moved**order + (issue / busy * 1e6) ** order + latency**order) ** (1 / order)
+        spare = 0.0 if self.roles.swept else max(0.0, math.log2(max(1, self.words(c)) / MAP_WORDS))
+        return (m.launch_us + total) * (1 + SPARE * spare)
+
+    def moved(self, c: Tiles, blocks: int) -> tuple[float, float, float]:
+        """Bytes from memory and through the L2 cache, and the instructions of a thread that move them."""
+        memory = traffic = instructions = 0.0
         for access in self.accesses:
-            steps = c.steps(access.axes) * self.repeats(access.axes, c)
+            steps, held = c.steps(access.axes) * self.repeats(access.axes, c), self.held(access.axes, c)
             moved = blocks * steps * c.elements(access.axes) * access.element_bytes / self.efficiency(access, c)
             traffic += moved
-            memory += min(access.buffer.bytes, moved)
-            wide = min(c.vector, VECTOR_BYTES // access.element_bytes) if access.contiguous == c.vector_axis else 1
-            moves += steps * -(-self.held(access.axes, c) // wide)
-        work = sum(n * c.steps(axes) * self.repeats(axes, c) * self.held(axes, c) for axes, n in self.work.items())
-        instructions = work + MOVE_COST * moves
-        issue = blocks * c.threads * instructions / (m.f32_flops_per_s / 2)
-        registers = c.threads * (self.words(c) + KEPT_WORDS)
-        at_once = max(1, min(m.threads_per_sm // c.threads, m.registers_per_sm // registers, 32)) * m.sms
-        alone = STEP_US * self.chain(c) + FOLD_US[c.reduce] * sum(self.sweeps.values())
-        latency = -(-blocks // at_once) * (alone + instructions * INSTRUCTION_US)
-        times = (
-            memory / m.copy_bytes_per_s / busy * 1e6,
-            traffic / m.l2_bytes_per_s / busy * 1e6,
-            issue / busy * 1e6,
-            latency,
-        )
-        widest = max((c.elements(axes) for axes in self.work), default=1)
-        idle = max(0.0, math.log2(c.threads / widest))
-        return (m.launch_us + max(times) + OVERLAP * sum(times)) * (1 + IDLE * idle)
+            memory += min(access.buffer.bytes, moved) * self.scatter(access, c)
+            accesses = -(-held // self.width(access, c))
+            instructions += steps * (MOVE_COST * accesses + WIDEN_COST * held * (access.element_bytes == 2))
+        return memory, traffic, instructions
+
+    def exchange(self, c: Tiles) -> tuple[float, float]:
+        """Instructions of a thread, and the time it waits, for the folds that threads share."""
+        instructions = us = 0.0
+        for kept, folded in (*self.folds, *self.scans):
+            runs = c.elements(folded) // c.run(folded)
+            sharing = max(1, min(FOLD_THREADS[c.reduce], runs, c.threads))
+            results = max(c.elements(kept) * sharing / c.threads, c.run(kept))
+            results *= SCAN_COST * runs / sharing if (kept, folded) in self.scans else 1
+            instructions += results * SHUFFLE_COST * math.log2(min(sharing, LANES))
+            if sharing > LANES:
+                instructions += results * SLOT_COST * c.threads / LANES
+                us += FOLD_US["block"] * (1 + c.threads / 2048)
+            else:
+                us += FOLD_US["lanes" if sharing > 1 else "serial"]
+        return instructions, us
 
     def repeats(self, axes: frozenset[str], c: Tiles) -> int:
         """How many sweeps use a value over these axes again, where one of them is streamed."""
@@ -177,15 +227,31 @@ class PartCost:
         streams = [a for a in c.axes.values() if a.role == "stream"]
         return 1 + math.prod(a.tiles for a in streams) * max((self.sweeps[a.name] for a in streams), default=0)
 
+    def run_bytes(self, access: Access, c: Tiles) -> int:
+        """Bytes of a tile that lie side by side."""
+        along = access.contiguous
+        return access.element_bytes * (c.axes[along].tile if along else 1)
+
     def efficiency(self, access: Access, c: Tiles) -> float:
         """The share of a sector that an access uses."""
         if not access.strides:
             return 1.0
-        along = access.contiguous
-        run = access.element_bytes * (c.axes[along].tile if along else 1)
+        run = self.run_bytes(access, c)
         return max(run / SECTOR_BYTES if run < SECTOR_BYTES else 1.0, 1 / SECTOR_BYTES) * (
             1.0 if run >= LINE_BYTES else 0.8
         )
+
+    def scatter(self, access: Access, c: Tiles) -> float:
+        """How much longer memory takes for short runs than for whole lines, and for narrow accesses than for wide ones."""
+        if not access.strides:
+            return 1.0
+        short = math.log2(LINE_BYTES / self.run_bytes(access, c))
+        narrow = math.log2(VECTOR_BYTES / (self.width(access, c) * access.element_bytes))
+        return 1 + SCATTER * max(0.0, short) + NARROW * max(0.0, narrow)
+
+    def width(self, access: Access, c: Tiles) -> int:
+        """Elements that a thread moves at once."""
+        return min(c.vector, VECTOR_BYTES // access.element_bytes) if access.contiguous == c.vector_axis else 1
 
     def widest_vector(self, axis: str) -> int:
         """Elements that 16-byte accesses along the axis move at once, where it divides and is aligned; else fewer."""
@@ -202,6 +268,12 @@ class PartCost:
                     width //= 2
                 widths.append(width)
         return max(widths)
+
+
+def _folded(t: T.Fold | T.Scan | T.Stream) -> tuple[frozenset[str], frozenset[str]]:
+    """The axes of the results of a sweep, and those it runs over."""
+    over = frozenset(swept(t))
+    return t.free - over, over
 
 
 def _access(buffer: Buffer, index: Sequence[T.Term], axes: frozenset[str]) -> Access:

@@ -20,7 +20,8 @@ class Access:
     """How one load or store reaches memory.
 
     `offset` is the element over coordinates and values; `tests` must hold, and coordinates along `extents` be below
-    the axis' extent, and positions along `tiles` below its tile, or nothing is touched. `width` elements move at once.
+    the axis' extent, and positions along `tiles` below its tile, or nothing is touched. `width` elements move at once,
+    with the cache hint `cache`.
     """
 
     offset: Term
@@ -28,11 +29,13 @@ class Access:
     extents: tuple[str, ...] = ()
     tiles: tuple[str, ...] = ()
     width: int = 1
+    cache: str = "default"
 
     def __str__(self) -> str:
         limits = [*map(show_term, self.tests), *(f"{a} < extent" for a in self.extents)]
         limits += [f"{a} < tile" for a in self.tiles]
-        return f"[{show_term(self.offset)}]..{self.width}" + (f" when {', '.join(limits)}" if limits else "")
+        hint = f" {self.cache}" if self.cache != "default" else ""
+        return f"[{show_term(self.offset)}]..{self.width}{hint}" + (f" when {', '.join(limits)}" if limits else "")
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,8 @@ class _PartWriter:
         array = nests.array(s.out, v.dtype, nests.registers(v.axes))
         pred = conjunction(self.tests(access, nests))
         at, offset = nests.element(v.axes), self.here(access.offset, nests)
-        body.append(K.LoadGlobal(array, at, s.buffer, offset, access.width, pred, T.const(0, v.dtype)))
+        other = T.const(0, v.dtype)
+        body.append(K.LoadGlobal(array, at, s.buffer, offset, access.width, pred, other, access.cache))
         return array
 
     def staged_load(self, s: tile.TileLoad, layouts: Family) -> None:
@@ -235,7 +236,7 @@ class _PartWriter:
         owner = self.nests.owner(axes)
         pred = conjunction([*([owner] if owner is not None else []), *self.tests(access, self.nests)])
         at, offset = self.nests.element(axes), self.here(access.offset)
-        body.append(K.StoreGlobal(s.buffer, offset, array, at, access.width, pred, s.monoid))
+        body.append(K.StoreGlobal(s.buffer, offset, array, at, access.width, pred, s.monoid, access.cache))
 
     def copied(self, value: str, axes: Sequence[str], buffer: Buffer) -> str:
         """A value broadcast over `axes` in the dtype of the buffer that it goes to."""

@@ -1,0 +1,49 @@
+"""Cache hints: what a kernel touches once, and a large part of the cache would hold in vain, passes it by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from codegen.passes.state import State, access_name
+from ir import tile
+from ir.dtype import DTYPES
+from ir.loop import Buffer
+from ir.tile import TileLoad, TilePart, TileStore
+
+LEAST_SHARE = 0.2
+"""The part of the L2 cache that a buffer must exceed to be streamed."""
+LEAST_BYTES = 8
+"""The narrowest access with a hint."""
+
+
+def choose_hints(state: State) -> State:
+    """Stream the loads and the stores that touch every element of a large buffer once."""
+    buffers = {b.name: b for b in state.tile.buffers}
+    statements = [s for p in state.tile.parts for s in tile.walk(p.body)]
+    touched = Counter(s.buffer for s in statements if isinstance(s, TileLoad | TileStore))
+    least = LEAST_SHARE * state.machine.l2_bytes
+    plans = []
+    for part, plan in zip(state.tile.parts, state.plans, strict=True):
+        values = tile.infer(part, buffers)
+        accesses = dict(plan.accesses)
+        for s in tile.walk(part.body):
+            if not isinstance(s, TileLoad | TileStore) or touched[s.buffer] > 1:
+                continue
+            b, access = buffers[s.buffer], accesses[access_name(s)]
+            axes = values[s.out if isinstance(s, TileLoad) else s.value].free | access.offset.free
+            wide = access.width * DTYPES[b.dtype].bytes >= LEAST_BYTES
+            plain = isinstance(s, TileLoad) or s.monoid is None
+            if wide and plain and _bytes(b) >= least and _once(part, axes):
+                accesses[access_name(s)] = replace(access, cache="stream")
+        plans.append(replace(plan, accesses=accesses))
+    return replace(state, plans=tuple(plans))
+
+
+def _bytes(b: Buffer) -> int:
+    return b.size * DTYPES[b.dtype].bytes
+
+
+def _once(part: TilePart, axes: frozenset[str]) -> bool:
+    """Whether no two blocks, nor two steps of a stream, share an access over these axes."""
+    return all(a.name in axes for a in part.axes if a.tiles > 1)
