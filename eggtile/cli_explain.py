@@ -19,11 +19,15 @@ from eggtile.pipeline import Compiled, Options, Region, RequestError, choose_for
 from eggtile.query import answers
 from egraph.derive import Step, derivation, shown
 from egraph.laws import LAWS
+from egraph.prefixes import over
 from egraph.trace import Explained
 from extract.lineage import Reasons
 from ir.loop import Form
+from ir.node import postorder
+from ir.term import Term, Var
 from ir.text import show_term
 
+LARGE = 6  # nodes of a written value that gets a name where steps are shown
 Dump = Annotated[Path, typer.Argument(help="A file that `dump --format json` wrote.", show_default=False)]
 
 
@@ -119,9 +123,17 @@ def chain(region: Region, a: str, b: str) -> dict[str, Any]:
     kept = {(s.law, s.before, s.after) for s in second}
     undone = [s for s in reversed(first) if (s.law, s.before, s.after) not in kept]
     made = [s for s in second if (s.law, s.before, s.after) not in known]
-    steps = [step_row(s, undo=True) for s in undone] + [step_row(s, undo=False) for s in made]
+    written = frozenset(t for r in region.program.results for t in postorder(r.value))
+    names = Names(written)
+    steps = [step_row(s, names, undo=True) for s in undone] + [step_row(s, names, undo=False) for s in made]
     ends = [{"form": n, "signature": form_signature(f), "laws": list(f.laws)} for n, f in ((a, left), (b, right))]
-    return {"from": ends[0], "to": ends[1], "shared_steps": len(second) - len(made), "steps": steps}
+    return {
+        "from": ends[0],
+        "to": ends[1],
+        "shared_steps": len(second) - len(made),
+        "where": names.lines,
+        "steps": steps,
+    }
 
 
 def form_of(region: Region, name: str) -> Form:
@@ -141,7 +153,32 @@ def steps_of(region: Region, form: Form) -> list[Step]:
     return derivation(graph, graph.trace.matches(reasons)[0])
 
 
-def step_row(s: Step, undo: bool) -> dict[str, Any]:
+class Names:
+    """Names for the larger values of the program as written, so that a step shows what is new in it."""
+
+    def __init__(self, written: frozenset[Term]) -> None:
+        self.written = written
+        self.known: dict[Term, Term] = {}
+        self.lines: list[str] = []
+
+    def text(self, t: Term) -> str:
+        """A term whose operands are named where they are large."""
+        return show_term(self._over(shown(t)))
+
+    def _over(self, t: Term) -> Term:
+        return over(t, [self._named(k) for k in t.terms])
+
+    def _named(self, t: Term) -> Term:
+        if t not in self.written or sum(1 for _ in postorder(t)) < LARGE:
+            return self._over(t)
+        if t not in self.known:
+            text = show_term(self._over(t))
+            self.known[t] = Var(f"v{len(self.known)}", t.dtype, tuple(sorted(t.free)))
+            self.lines.append(f"{show_term(self.known[t])} = {text}")
+        return self.known[t]
+
+
+def step_row(s: Step, names: Names, undo: bool) -> dict[str, Any]:
     """A step as data; an undone one goes from right to left."""
     before, after = (s.after, s.before) if undo else (s.before, s.after)
     return {
@@ -149,8 +186,8 @@ def step_row(s: Step, undo: bool) -> dict[str, Any]:
         "class": LAWS[s.law].class_,
         "undo": undo,
         "place": s.place,
-        "before": show_term(shown(before)),
-        "after": show_term(shown(after)),
+        "before": names.text(before),
+        "after": names.text(after),
         "replayed": s.replayed,
         "error": s.error,
     }
@@ -161,7 +198,11 @@ def print_chains(chains: list[dict[str, Any]]) -> None:
     for c in chains:
         for end in (c["from"], c["to"]):
             typer.echo(f"form {end['form']}: " + "; ".join(end["signature"]))
-        typer.echo(f"{len(c['steps'])} steps, and {c['shared_steps']} that both forms share")
+        typer.echo(
+            f"{len(c['steps'])} steps, and {c['shared_steps']} that both forms share"
+            + ("; where" if c["where"] else "")
+        )
+        typer.echo("\n".join(f"     {line}" for line in c["where"]), nl=bool(c["where"]))
         for n, s in enumerate(c["steps"], 1):
             place = f"in #{s['place']}" if s["place"] >= 0 else "in a value of a proof"
             typer.echo(f"{n:3}. {'undo ' if s['undo'] else ''}{s['law']} ({s['class']}) {place}: {confirmed(s)}")

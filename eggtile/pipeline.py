@@ -186,7 +186,13 @@ def choose_forms(compiled: Compiled) -> Compiled:
             compiled.steps.append(step)
             continue
         with compiled.clock.span("saturate"):
-            graph = saturate(step, numerics=options.numerics, without=options.without, explain=options.explain)
+            graph = saturate(
+                step,
+                numerics=options.numerics,
+                without=options.without,
+                tags={w.label: (w.term, w.operands) for w in step.tensors} if options.explain else None,
+                explain=options.explain,
+            )
         with compiled.clock.span("extract"):
             compiled.steps.append(chosen_region(step, graph, options))
     return compiled

@@ -63,13 +63,26 @@ class Store:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """A tensor of the level above whose term stands in the program, and the terms of its operands."""
+
+    label: str
+    term: Term
+    operands: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
 class LoopProgram:
-    """A whole program, or a region between calls. Results are computed from the inputs as they were before any store."""
+    """A whole program, or a region between calls. Results are computed from the inputs as they were before any store.
+
+    `tensors` names what the program was lowered from; it is no part of its meaning, nor of its text.
+    """
 
     name: str
     axes: Mapping[str, int]
     buffers: tuple[Buffer, ...]
     results: tuple[Store, ...]
+    tensors: tuple[Whole, ...] = field(default=(), compare=False)
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of that name."""

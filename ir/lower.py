@@ -12,7 +12,7 @@ from ir.axes import Atom, Axes
 from ir.bind import Binder, substitute
 from ir.counts import with_counts
 from ir.dtype import DTYPES
-from ir.loop import Buffer, LoopProgram, Store, contiguous
+from ir.loop import Buffer, LoopProgram, Store, Whole, contiguous
 from ir.node import IRError, postorder
 from ir.ops import BINARY, MONOIDS, UNARY
 from ir.regions import Region, regions, tensors
@@ -110,8 +110,9 @@ def _loop_program(
     roots = [(r.value, _output(r, buffers)) for r in region.results] + [(x, made[x]) for x in region.crossing]
     order = tensors([x for x, _ in roots], leaves)
     axes = Axes(order, leaves)
-    axes.keep(_used(_stores(axes, leaves, order, roots), axes.extents))
-    stores = _stores(axes, leaves, order, roots)
+    axes.keep(_used(_stores(_terms(axes, leaves, order, roots), roots), axes.extents))
+    terms = _terms(axes, leaves, order, roots)
+    stores = _stores(terms, roots)
     named = list(postorder(*(t for s in stores for t in (*s.index, s.value))))
     written = {b.name for _, b in roots}
     read = {t.buffer for t in named if isinstance(t, T.Load)}
@@ -120,20 +121,35 @@ def _loop_program(
         for b in buffers.values()
         if b.name in written | read
     )
-    return LoopProgram(name, _used(stores, axes.extents), tuple(own), stores)
+    return LoopProgram(name, _used(stores, axes.extents), tuple(own), stores, _wholes(terms, order, set(named)))
 
 
-def _stores(
+def _wholes(terms: _Terms, order: Sequence[X.Tensor], kept: set[T.Term]) -> tuple[Whole, ...]:
+    """The tensors whose terms, and whose operands' terms, stand in the program."""
+    out = []
+    for n, t in enumerate(order):
+        operands = tuple(terms.of[x] for x in t.tensors if x in terms.of)
+        if operands and kept.issuperset((terms.of[t], *operands)):
+            what = t.op if isinstance(t, X.Map) else type(t).__name__.lower()
+            out.append(Whole(f"{what}.{n}", terms.of[t], operands))
+    return tuple(out)
+
+
+def _terms(
     axes: Axes,
     leaves: Mapping[X.Tensor, Buffer],
     order: Sequence[X.Tensor],
     roots: Sequence[tuple[X.Tensor, Buffer]],
-) -> tuple[Store, ...]:
+) -> _Terms:
     terms = _Terms(axes, leaves)
     for x, _ in roots:
         terms.coordinates(x)
     for t in order:
         terms.add(t)
+    return terms
+
+
+def _stores(terms: _Terms, roots: Sequence[tuple[X.Tensor, Buffer]]) -> tuple[Store, ...]:
     return tuple(Store(b.name, terms.coordinates(x), terms.of[x]) for x, b in roots)
 
 
