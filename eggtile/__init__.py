@@ -3,6 +3,23 @@
 import gc
 
 gc.disable()  # collections while torch is imported free nothing and take 0.3 s
+from importlib import import_module  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
+
 import torch  # noqa: E402, F401
 
 gc.enable()
+
+if TYPE_CHECKING:
+    from eggtile.api import load, optimize
+
+__all__ = ["load", "optimize"]
+
+_HOMES = {"optimize": "eggtile.api", "load": "eggtile.saved"}
+"""Found at first use: importing the optimiser takes as long as importing torch, and a saved program needs none of it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

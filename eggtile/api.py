@@ -2,84 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from torch._dynamo import register_backend
 
-import torch
+from eggtile.dynamo import backend
+from eggtile.optimized import Optimized, optimize
+from eggtile.saved import Saved, load
 
-from eggtile.explore import report
-from eggtile.pipeline import Compiled, CompiledKernel, Options, compile_program
-from eggtile.planning import plan_of
-from eggtile.runtime import Execution, execution_for
-from egraph.graph import EGraph
-from ir.loop import Form
+__all__ = ["Optimized", "Saved", "backend", "load", "optimize"]
 
-Signature = tuple[tuple[object, ...], ...]
-
-
-class Optimized:
-    """A callable like the program, specialised to the shapes, strides, types and alignment of each call's inputs.
-
-    Runs on the device of its inputs: on a GPU the compiled kernels, on the CPU the same text, emulated (slow).
-    """
-
-    def __init__(self, fn: Callable[..., Any], inputs: Sequence[torch.Tensor], name: str, options: Options) -> None:
-        self.fn, self.name, self.options = fn, name, options
-        self._executions: dict[Signature, Execution] = {}
-        self.compiled = compile_program(fn, inputs, name, options)
-        self._bind(self.compiled, inputs)
-
-    def _bind(self, compiled: Compiled, inputs: Sequence[torch.Tensor]) -> Execution:
-        device = inputs[0].device if inputs else torch.device("cpu")
-        return self._executions.setdefault(signature(inputs), execution_for(plan_of(compiled), device))
-
-    def __call__(self, *inputs: torch.Tensor) -> Any:
-        execution = self._executions.get(signature(inputs))
-        if execution is None:
-            execution = self._bind(compile_program(self.fn, inputs, self.name, self.options), inputs)
-        return execution(*inputs)
-
-    @property
-    def forms(self) -> list[Form]:
-        """The forms found, of all regions in order."""
-        return [f for r in self.compiled.regions for f in r.forms]
-
-    @property
-    def egraph(self) -> EGraph:
-        """The saturated e-graph of the first region."""
-        return self.compiled.regions[0].graph
-
-    @property
-    def kernels(self) -> list[CompiledKernel]:
-        """The kernels that a call launches, in order."""
-        return self.compiled.kernels
-
-    def report(self) -> dict[str, Any]:
-        """What `eggtile explore --json` prints."""
-        return report(self.compiled)
-
-
-def signature(inputs: Sequence[torch.Tensor]) -> Signature:
-    """What a specialisation depends on: type, shape, strides, device, and alignment of the data up to 16 bytes."""
-    return tuple((t.dtype, tuple(t.shape), t.stride(), t.device, t.data_ptr() % 16) for t in inputs)
-
-
-def optimize(
-    fn: Callable[..., Any] | torch.nn.Module,
-    inputs: Sequence[torch.Tensor],
-    numerics: str = "default",
-    target: str = "sm_90a",
-    name: str = "program",
-) -> Optimized:
-    """Optimise a function or module for inputs like `inputs` (their values are not used)."""
-    return Optimized(fn, inputs, name, Options(numerics=numerics, target=target))
-
-
-def backend(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
-    """`torch.compile(m, backend="eggtile")`."""
-    optimized = optimize(graph, [t for t in inputs if isinstance(t, torch.Tensor)], name="graph")
-
-    def call(*args: torch.Tensor) -> Any:
-        return optimized(*args)
-
-    return call
+register_backend(backend, name="eggtile")

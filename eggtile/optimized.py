@@ -1,0 +1,92 @@
+"""A program optimised for its inputs: a callable that looks like the program, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eggtile.explore import report
+from eggtile.pipeline import Compiled, CompiledKernel, Options, RequestError, compile_program
+from eggtile.planning import plan_of
+from eggtile.runtime import Execution, execution_for
+from eggtile.saved import save
+from egraph.graph import EGraph
+from ir.loop import Form
+
+Signature = tuple[tuple[object, ...], ...]
+
+
+class Optimized:
+    """A callable like the program, specialised to the shapes, strides, types and alignment of each call's inputs.
+
+    Runs on the device of its inputs: on a GPU the compiled kernels, on the CPU the same text, emulated (slow).
+    """
+
+    def __init__(self, fn: Callable[..., Any], inputs: Sequence[torch.Tensor], name: str, options: Options) -> None:
+        self.fn, self.name, self.options = fn, name, options
+        self._executions: dict[Signature, Execution] = {}
+        self.compiled = compile_program(fn, inputs, name, options)
+        self._bind(self.compiled, inputs)
+
+    def _bind(self, compiled: Compiled, inputs: Sequence[torch.Tensor]) -> Execution:
+        device = inputs[0].device if inputs else torch.device("cpu")
+        return self._executions.setdefault(signature(inputs), execution_for(plan_of(compiled), device))
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        execution = self._executions.get(signature(inputs))
+        if execution is None:
+            execution = self._bind(compile_program(self.fn, inputs, self.name, self.options), inputs)
+        return execution(*inputs)
+
+    @property
+    def forms(self) -> list[Form]:
+        """The forms found, of all regions in order."""
+        return [f for r in self.compiled.regions for f in r.forms]
+
+    @property
+    def egraph(self) -> EGraph:
+        """The saturated e-graph of the first region."""
+        if not self.compiled.regions:
+            raise RequestError(f"{self.name} has no kernel, so no e-graph")
+        return self.compiled.regions[0].graph
+
+    @property
+    def kernels(self) -> list[CompiledKernel]:
+        """The kernels that a call launches, in order."""
+        return self.compiled.kernels
+
+    def report(self) -> dict[str, Any]:
+        """What `eggtile explore --json` prints."""
+        return report(self.compiled)
+
+    def save(self, path: str | Path) -> None:
+        """Write what a run at these shapes needs, with cubins for the target; `eggtile.load` reads it."""
+        save(plan_of(self.compiled), path)
+
+
+def signature(inputs: Sequence[torch.Tensor]) -> Signature:
+    """What a specialisation depends on: type, shape, strides, device, and alignment of the data up to 16 bytes."""
+    return tuple((t.dtype, tuple(t.shape), t.stride(), t.device, t.data_ptr() % 16) for t in inputs)
+
+
+def optimize(
+    fn: Callable[..., Any] | torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    numerics: str = "default",
+    target: str = "sm_90a",
+    name: str = "program",
+) -> Optimized:
+    """Optimise a function or module for inputs like `inputs`; their values are used only where its course depends on data.
+
+    Outputs are the tensors that PyTorch gives: an input or a written input is the caller's own tensor, a view of an
+    input is a view of it, and a tensor that is returned twice is one object. Two exceptions: outputs that are views of
+    one new tensor do not share memory with each other, and a view of an input under another type is a copy. A program
+    whose control flow or extents depend on data runs in eager PyTorch as a whole; `report()["notes"]` says so.
+
+    Refused, with one sentence: an input whose shape or strides the program changes, and a written input that shares
+    memory with another (`CaptureError` when captured, `RequestError` when called). No gradients are computed.
+    """
+    return Optimized(fn, inputs, name, Options(numerics=numerics, target=target))

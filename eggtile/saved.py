@@ -1,0 +1,152 @@
+"""Programs on disk: a plan with its cubins, as plain data that loading cannot turn into code of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+from zipfile import is_zipfile
+
+import torch
+from torch.utils import _pytree as pytree
+
+from eggtile.plan import Plan, PlannedLaunch, RequestError, Work
+from eggtile.reference import TORCH_DTYPES
+from eggtile.returns import Layout, Output, Returns
+from eggtile.runtime import Execution, cubins, execution_for
+from ir.dtype import DTYPES
+from ir.kernel import KernelProgram, Shared
+from ir.loop import Buffer
+from ir.steps import CallStep
+
+FORMAT = "eggtile plan 1"
+_PLAIN = (type(None), bool, int, float, str, torch.dtype)
+Row = tuple[Any, ...]
+
+
+class Saved:
+    """A saved program as a callable: the kernels on a GPU, or their text emulated on the CPU (slow)."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._executions: dict[torch.device, Execution] = {}
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        """What the program returns; inputs must be of the types and strides that it is compiled for."""
+        for b, t in zip(self.plan.inputs, inputs, strict=False):
+            _check(b, t)
+        device = inputs[0].device if inputs else torch.device("cpu")
+        if device not in self._executions:
+            self._executions[device] = execution_for(self.plan, device)
+        return self._executions[device](*inputs)
+
+
+def _check(b: Buffer, t: torch.Tensor) -> None:
+    wanted = (TORCH_DTYPES[b.dtype], b.shape, _steps(b.shape, b.strides))
+    shape = tuple(t.shape)
+    if wanted != (t.dtype, shape, _steps(shape, t.stride())):
+        given = f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)} with strides {list(t.stride())}"
+        raise RequestError(
+            f"{b.name} is {given}; the program takes {b.dtype}{list(b.shape)} with strides {list(b.strides)}"
+        )
+    if t.data_ptr() % max(b.alignment, DTYPES[b.dtype].bytes):
+        raise RequestError(f"{b.name} is not aligned to {b.alignment} bytes, as the program takes it")
+
+
+def _steps(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """The strides that lead from one element to another."""
+    return tuple(s for e, s in zip(shape, strides, strict=True) if e > 1)
+
+
+def save(plan: Plan, path: str | Path) -> None:
+    """Write the plan with the cubins for its target; one that calls eager PyTorch is refused."""
+    calls = [s.target for s in plan.steps if isinstance(s, CallStep)]
+    if calls:
+        raise RequestError(f"{plan.name} calls {calls[0]} of eager PyTorch, so it cannot be saved")
+    odd = [v for v in (plan.returns.fixed or {}).values() if not isinstance(v, _PLAIN)]
+    if odd:
+        raise RequestError(f"{plan.name} returns a {type(odd[0]).__name__}, so it cannot be saved")
+    works = [s for s in plan.steps if isinstance(s, Work)]
+    row = {
+        "format": FORMAT,
+        "name": plan.name,
+        "target": plan.target,
+        "inputs": [_row(b) for b in plan.inputs],
+        "constants": dict(plan.constants),
+        "made": [_row(b) for b in plan.made],
+        "works": [_work_row(w) for w in works],
+        "outputs": [(o.name, _row(o.layout) if o.layout else None) for o in plan.returns.outputs],
+        "tree": pytree.treespec_dumps(plan.returns.tree) if plan.returns.tree else "",
+        "fixed": dict(plan.returns.fixed or {}),
+        "writes": plan.writes,
+        "binaries": {t: torch.frombuffer(bytearray(b), dtype=torch.uint8) for t, b in cubins(plan).items()},
+    }
+    try:
+        torch.save(row, path)
+    except (OSError, RuntimeError) as e:
+        raise RequestError(f"{path} cannot be written: {type(e).__name__}") from e
+
+
+def load(path: str | Path) -> Saved:
+    """The program that `save` wrote to `path`; a file that is none is refused."""
+    if not is_zipfile(path):
+        raise RequestError(f"there is no saved program at {path}")
+    try:
+        row = torch.load(path, weights_only=True, map_location="cpu")
+    except (RuntimeError, UnpicklingError) as e:
+        raise RequestError(f"{path} is no saved program: {type(e).__name__}") from e
+    if not isinstance(row, dict) or row.get("format") != FORMAT:
+        raise RequestError(f"{path} is no saved program of this version ({FORMAT})")
+    outputs = tuple(Output(name, Layout(*layout) if layout else None) for name, layout in row["outputs"])
+    tree = pytree.treespec_loads(row["tree"]) if row["tree"] else None
+    plan = Plan(
+        row["name"],
+        row["target"],
+        tuple(Buffer(*b) for b in row["inputs"]),
+        row["constants"],
+        tuple(Buffer(*b) for b in row["made"]),
+        tuple(map(_work, row["works"])),
+        Returns(outputs, tree, row["fixed"]),
+        row["writes"],
+        binaries={text: bytes(code.numpy()) for text, code in row["binaries"].items()},
+    )
+    return Saved(plan)
+
+
+# ---- rows
+
+
+def _row(value: Buffer | Shared | Layout) -> Row:
+    return tuple(vars(value).values())
+
+
+def _work_row(w: Work) -> Row:
+    return [_launch_row(k) for k in w.launches], [_row(b) for b in w.scratch], w.filled
+
+
+def _launch_row(k: PlannedLaunch) -> Row:
+    kernel = k.kernel
+    shared = [_row(s) for s in kernel.body if isinstance(s, Shared)]
+    return (
+        kernel.name,
+        [_row(b) for b in kernel.buffers],
+        kernel.threads,
+        kernel.blocks,
+        shared,
+        k.text,
+        k.arguments,
+    )
+
+
+def _work(row: Row) -> Work:
+    launches, scratch, filled = row
+    return Work(tuple(map(_launch, launches)), tuple(Buffer(*b) for b in scratch), filled)
+
+
+def _launch(row: Row) -> PlannedLaunch:
+    name, buffers, threads, blocks, shared, text, arguments = row
+    body = tuple(Shared(*s) for s in shared)
+    return PlannedLaunch(
+        KernelProgram(name, tuple(Buffer(*b) for b in buffers), threads, blocks, body), text, arguments
+    )

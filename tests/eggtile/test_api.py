@@ -1,0 +1,127 @@
+"""The Python door: saved programs, what they need, and the backend of torch.compile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import eggtile
+import eggtile.api
+from eggtile.dynamo import Bound, backend
+from eggtile.pipeline import RequestError
+
+HEAVY = ("egglog", "egraph", "extract", "scipy", "eggtile.capture", "eggtile.pipeline", "torch._dynamo")
+
+
+def perceptron() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+
+
+# ---- saved programs
+
+
+def test_a_saved_program_computes_the_same(tmp_path: Path) -> None:
+    module, x = perceptron(), torch.randn(3, 8)
+    optimized = eggtile.optimize(
+        lambda x: {"y": module(x), "x": [x, x.t(), 7, None], "rows": (x * 2)[:, :1].expand(3, 5)}, [x]
+    )
+    optimized.save(tmp_path / "program.pt")
+    loaded = eggtile.load(tmp_path / "program.pt")
+    assert all(code[:4] == b"\x7fELF" for code in loaded.plan.binaries.values()) and loaded.plan.binaries
+    got, wanted = loaded(x), optimized(x)
+    assert torch.equal(got["y"], wanted["y"])
+    assert got["x"][0] is x and got["x"][2:] == [7, None]
+    assert got["x"][1].data_ptr() == x.data_ptr()
+    assert got["rows"].stride() == wanted["rows"].stride()
+    torch.testing.assert_close(got["y"], module(x))
+
+
+def test_a_saved_program_writes_its_inputs(tmp_path: Path) -> None:
+    eggtile.optimize(lambda x: x.add_(1), [torch.zeros(5)]).save(tmp_path / "program.pt")
+    x = torch.zeros(5)
+    assert eggtile.load(tmp_path / "program.pt")(x) is x
+    assert torch.equal(x, torch.ones(5))
+
+
+def test_a_saved_program_runs_without_capture_and_e_graph(tmp_path: Path) -> None:
+    eggtile.optimize(lambda x: x.softmax(-1), [torch.randn(4, 9)]).save(tmp_path / "program.pt")
+    code = f"""
+import sys, torch, eggtile
+y = eggtile.load({str(tmp_path / "program.pt")!r})(torch.zeros(4, 9))
+assert abs(float(y.sum()) - 4) < 1e-5
+print([m for m in {HEAVY!r} if m in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_saved_program_refuses_other_inputs_and_files(tmp_path: Path) -> None:
+    path = tmp_path / "program.pt"
+    eggtile.optimize(lambda x: x + 1, [torch.zeros(4, 6)]).save(path)
+    loaded = eggtile.load(path)
+    with pytest.raises(RequestError, match=r"x is float32\[6, 4\] with strides .* takes f32\[4, 6\]"):
+        loaded(torch.zeros(6, 4))
+    with pytest.raises(RequestError, match="takes f32"):
+        loaded(torch.zeros(6, 4).t())
+    with pytest.raises(RequestError, match="takes 1 inputs, not 2"):
+        loaded(torch.zeros(4, 6), torch.zeros(4, 6))
+    path.write_text("text")
+    with pytest.raises(RequestError, match="there is no saved program"):
+        eggtile.load(path)
+    torch.save({"format": "other"}, path)
+    with pytest.raises(RequestError, match="of this version"):
+        eggtile.load(path)
+
+
+def test_a_program_that_calls_eager_is_not_saved(tmp_path: Path) -> None:
+    for fn in (lambda x: torch.linalg.inv(x) + 1, lambda x: x[x > 0]):
+        with pytest.raises(RequestError, match="eager PyTorch, so it cannot be saved"):
+            eggtile.optimize(fn, [torch.eye(3)]).save(tmp_path / "program.pt")
+
+
+# ---- torch.compile
+
+
+def compiled(fn: Any, **options: Any) -> Any:
+    torch.compiler.reset()
+    return torch.compile(fn, backend="eggtile", **options)
+
+
+def test_a_module_is_compiled_by_name() -> None:
+    module, x = perceptron(), torch.randn(3, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(module)(x), module(x))
+
+
+def test_extents_that_change_are_numbers_of_the_graph() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * x.shape[0] + 1
+
+    made = compiled(program, dynamic=True)
+    for n in (3, 5, 7):
+        assert torch.equal(made(torch.ones(n, 2)), torch.full((n, 2), n + 1.0))
+
+
+def test_numbers_keep_their_places_among_the_tensors() -> None:
+    bound = Bound(Scaled(), [None, 3, None])
+    assert torch.equal(bound(torch.ones(2), torch.ones(2)), torch.full((2,), 4.0))
+
+
+class Scaled(nn.Module):
+    def forward(self, x: torch.Tensor, k: int, y: torch.Tensor) -> torch.Tensor:
+        return x * k + y
+
+
+def test_gradients_and_odd_arguments_are_refused() -> None:
+    graph = torch.fx.symbolic_trace(nn.Linear(2, 2))
+    with pytest.raises(RequestError, match="computes no gradients"):
+        backend(graph, [])(torch.ones(2, 2, requires_grad=True))
+    with pytest.raises(RequestError, match="takes a str"):
+        backend(graph, [])("x")
