@@ -109,8 +109,8 @@ class CompiledKernel:
 
     @property
     def text(self) -> str:
-        """The CUDA text of all launches."""
-        return "\n".join(launch.text for launch in self.launches)
+        """The CUDA text of all launches, as one file."""
+        return emit(*(launch.kernel for launch in self.launches))
 
 
 @dataclass
