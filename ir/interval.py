@@ -120,7 +120,12 @@ class Ranges:
         return None
 
     def _compared(self, t: T.Binary) -> bool | None:
-        low, high = self.span(self.affine(t.y).plus(self.affine(t.x), -1))
+        """A decided comparison of integers, or of bools, of which False is less."""
+        if t.x.dtype == "bool" or t.y.dtype == "bool":
+            (a, b), (c, d) = self.memo[t.x], self.memo[t.y]
+            low, high = c - b, d - a
+        else:
+            low, high = self.span(self.affine(t.y).plus(self.affine(t.x), -1))
         match t.op:
             case "lt" | "le":
                 least = 1 if t.op == "lt" else 0

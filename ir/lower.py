@@ -13,6 +13,7 @@ from ir.bind import Binder, substitute
 from ir.counts import with_counts
 from ir.dtype import DTYPES
 from ir.loop import Buffer, LoopProgram, Store, Whole, contiguous
+from ir.meaning import identity
 from ir.node import IRError, postorder
 from ir.ops import BINARY, MONOIDS, UNARY
 from ir.regions import Region, regions, tensors
@@ -230,14 +231,14 @@ class _Terms:
                 names = self._names(self.axes.folded(t))
                 if MONOIDS[monoid].pair and not names:
                     return T.number(0)
-                return T.fold(names, monoid, values[0])
+                return self._fold(names, monoid, values[0])
             case X.Scan(monoid, dim, _):
                 names = self._names(self.axes.dims(t)[dim : dim + 1])
                 if not names:
                     return T.number(0) if MONOIDS[monoid].pair else values[0]
                 return T.Scan(names[0], monoid, values[0])
             case X.Contract():
-                return T.fold(self._names(self.axes.folded(t)), "add", T.binary("mul", *values))
+                return self._fold(self._names(self.axes.folded(t)), "add", T.binary("mul", *values))
             case X.View(_, _, _, valid, fill, _):
                 if valid is None:
                     return values[0]
@@ -246,6 +247,15 @@ class _Terms:
             case X.Scatter():
                 return self._scatter(t, values[0], values[1], sources)
         raise IRError(f"{type(t).__name__} cannot be lowered")
+
+    def _fold(self, names: tuple[str, ...], monoid: str, x: T.Term) -> T.Term:
+        """The fold; over no positions at all it is the identity, with the sign of zero that sums start from."""
+        if all(self.axes.extents[a] for a in names):
+            return T.fold(names, monoid, x)
+        if MONOIDS[monoid].pair:
+            return T.number(0)
+        dtype = T.fold_type(monoid, x.dtype)
+        return T.const(identity(monoid, dtype) or 0, dtype)
 
     def _scatter(self, t: X.Scatter, base: T.Term, update: T.Term, sources: Mapping[T.Term, T.Term]) -> T.Term:
         """The base combined with a fold over the updates' positions, of those that fall on the element."""
@@ -260,6 +270,8 @@ class _Terms:
         folded = self.axes.folded(t)
         if t.monoid is None:
             return self._last(folded, hit, base, update)
+        if not all(a.extent for dim in folded for a in dim):
+            return base
         hits = T.fold(self._names(folded), t.monoid, T.select(hit, update, T.Identity(t.monoid)))
         return T.round_to(t.dtype, "op", T.binary(MONOIDS[t.monoid].combine, base, hits))
 
@@ -270,7 +282,7 @@ class _Terms:
         position: T.Term = T.number(0)
         for a, s in zip(atoms, strides, strict=True):
             position = T.binary("add", position, T.binary("mul", T.Index(self.axes.name(a)), T.number(s)))
-        last = T.fold(self._names(folded), "max", T.select(hit, position, T.number(-1)))
+        last = self._fold(self._names(folded), "max", T.select(hit, position, T.number(-1)))
         index = {
             self.axes.name(a): T.binary("floordiv", last, T.number(s))
             if k == 0

@@ -9,11 +9,19 @@ import torch
 from torch import nn
 
 from eggtile.check import check_on_cpu
-from eggtile.pipeline import Options
+from eggtile.pipeline import Options, compile_program
+from eggtile.planning import plan_of
+from eggtile.runtime import execution_for
 
 
 def rand(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def outputs(fn: Callable[..., object], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What the emitted text gives on the CPU."""
+    plan = plan_of(compile_program(fn, inputs))
+    return execution_for(plan, torch.device("cpu")).outputs_and_inputs(inputs)[: -len(inputs)]
 
 
 @pytest.mark.parametrize("form", [None, 0, 3])
@@ -50,3 +58,38 @@ def test_a_value_compared_with_its_own_copies_is_computed_once() -> None:
     ):
         verdict = check_on_cpu(fn, [q, k])
         assert verdict.ok, verdict.reason
+
+
+def test_a_fold_over_no_positions_is_what_eager_gives() -> None:
+    cases: list[tuple[Callable[..., torch.Tensor], list[torch.Tensor]]] = [
+        (lambda s, v: s.softmax(-1) @ v, [rand(4, 0), rand(0, 3)]),
+        (lambda q, k, v: (q @ k.mT).softmax(-1) @ v, [rand(5, 8), rand(0, 8), rand(0, 3)]),
+        (lambda x, v: x.softmax(-1).sum(-1, True) + v, [rand(4, 0), rand(4, 3)]),
+        (lambda x: x.sum(0), [rand(0, 3)]),
+        (lambda x: x.prod(0), [rand(0, 3)]),
+    ]
+    for fn, inputs in cases:
+        verdict = check_on_cpu(fn, inputs)
+        assert verdict.ok, verdict.reason
+    (empty,) = outputs(cases[3][0], cases[3][1])
+    assert not empty.signbit().any()
+
+
+def test_a_kernel_may_read_nothing() -> None:
+    x = rand(4, 6)
+    cases: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda x: torch.ones_like(x).sum(1),
+        lambda x: x / torch.ones_like(x).sum(1, keepdim=True),
+        lambda x: torch.zeros_like(x) @ torch.zeros_like(x).t(),
+        lambda x: torch.zeros_like(x).softmax(1),
+        lambda x: nn.functional.layer_norm(torch.zeros_like(x), (6,)),
+    ]
+    for fn in cases:
+        verdict = check_on_cpu(fn, [x])
+        assert verdict.ok, verdict.reason
+
+
+def test_false_is_less_than_true() -> None:
+    b, c = torch.tensor([True, False, True]), torch.tensor([True, True, False])
+    verdict = check_on_cpu(lambda b, c: (b < c, b >= c, torch.where(b > c, b, c), (b & ~b) <= c, b == c), [b, c])
+    assert verdict.ok, verdict.reason
