@@ -9,6 +9,7 @@ from egraph.saturate import saturate
 from tests.egraph.consistency import disagreements
 from tests.egraph.layers import decoder
 from tests.egraph.test_streams import CASES, HALF, ROUNDED_TEXTS
+from tests.egraph.test_translation import CASES as SHIFTED
 from tests.egraph.written import inputs, program
 
 SMALL = {
@@ -33,6 +34,7 @@ SMALL = {
 ALL = {
     **{n: program(text, dtypes={"Y": "i64"} if n == "cross-entropy" else None) for n, (text, *_) in CASES.items()},
     **{n: program(text, dtypes=HALF) for n, text in ROUNDED_TEXTS.items()},
+    **{n: program(text) for n, (text, _) in SHIFTED.items()},
     **{n: program(text) for n, text in SMALL.items()},
     "a layer": decoder(1),
 }
