@@ -158,7 +158,7 @@ def host_text(kernels: Sequence[tuple[KernelProgram, str]]) -> str:
     return "\n".join([*parts, table, "int main(int, char** argv) { return host::serve(kernels, argv[1]); }", ""])
 
 
-_SIGNATURE = re.compile(r'extern "C" __global__ void __launch_bounds__\(\d+\)\n(\w+)\((.*)\) \{')
+_SIGNATURE = re.compile(r'extern "C" __global__ void __launch_bounds__\(\d+(?:, \d+)?\)\n(\w+)\((.*)\) \{')
 _PARAMETER = re.compile(rf"((?:const )?(?:{_CTYPE}))\* (?:__restrict__ )?(\w+)")
 _SHARED = re.compile(rf"__shared__ (?:__align__\(\d+\) )?({_CTYPE}) (\w+)\[(\d+)\];")
 _DYNAMIC = re.compile(rf"({_CTYPE})\* const (\w+) = \(\1\*\)\(smem \+ \d+\);  // (\d+) elements")

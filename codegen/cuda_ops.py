@@ -262,6 +262,20 @@ def _functions() -> Iterator[tuple[tuple[str, str], Function]]:
 FUNCTIONS: dict[tuple[str, str], Function] = {
     **dict(_functions()),
     ("from_bf16", ""): Function("float from_bf16(unsigned short h) { return __uint_as_float((unsigned)h << 16); }"),
+    # The compiler cannot see that the words stay the same, so it keeps nothing that it made of them before.
+    ("repack", ""): Function(
+        "void repack(unsigned short* v) {\n"
+        "#pragma unroll\n"
+        "  for (int k = 0; k < size; k += 2) {\n"
+        "    unsigned w = v[k] | (unsigned)v[k + 1] << 16;\n"
+        '    asm volatile("" : "+r"(w));\n'
+        "    v[k] = (unsigned short)w;\n"
+        "    v[k + 1] = (unsigned short)(w >> 16);\n"
+        "  }\n"
+        "}",
+        ptx=True,
+        template="template <int size>",
+    ),
     # With a zero for the lower half, the pair of two roundings is the f32 that the upper one widens to.
     ("round_bf16", ""): Function(
         "float round_bf16(float x) {\n"

@@ -13,6 +13,7 @@ from dataclasses import replace
 from codegen import access, cuda_ops
 from codegen.cuda_ops import OR, SHIFT, STORAGE, SUM, TERNARY, VALUE, Function
 from codegen.expr import EmitError, Expressions, Fact, Text
+from codegen.packed import Renewal, least_blocks, renewals
 from codegen.resources import SHARED_ALIGNMENT_BYTES, shared_offsets
 from ir.dtype import DType
 from ir.kernel import (
@@ -81,6 +82,7 @@ class _Writer:
         self.taken = set(self.names.values())
         self.expressions = Expressions(self.arrays, self.name, self.fresh)
         self.accesses: dict[str, Function] = {}
+        self.renewals = renewals(kernel)
 
     def name(self, name: str) -> str:
         """The C++ name of a buffer, array or scalar."""
@@ -113,8 +115,10 @@ class _Writer:
         head = [f"  const int {', '.join(coordinates)};"] if coordinates else []
         if self.offsets:
             head.append(f"  extern __shared__ __align__({SHARED_ALIGNMENT_BYTES}) unsigned char smem[];")
+        blocks = least_blocks(kernel, self.renewals)
+        bounds = f"{kernel.threads}, {blocks}" if blocks > 1 else f"{kernel.threads}"
         signature = [
-            f'extern "C" __global__ void __launch_bounds__({kernel.threads})',
+            f'extern "C" __global__ void __launch_bounds__({bounds})',
             f"{kernel.name}({', '.join(self.parameter(b) for b in kernel.buffers)}) {{",
         ]
         return [*signature, *head, *self.lines, "}"]
@@ -124,9 +128,11 @@ class _Writer:
     def body(self, statements: Sequence[Statement]) -> None:
         """All statements, at the present depth; a scalar that is set at once is declared with its value."""
         declared: Array | None = None
-        for s in statements:
+        for k, s in enumerate(statements):
             first = len(self.lines)
             self.statement(s)
+            if self.depth == 1 and k in self.renewals:
+                self.renew(self.renewals[k])
             if declared is not None:
                 self._merge(declared, first)
             declared = s if isinstance(s, Array) and s.size == 1 else None
@@ -138,6 +144,16 @@ class _Writer:
         *between, last = self.lines[first:] or [""]
         if re.match(pattern, last) and not any(re.search(rf"\b{name}\b", line) for line in between):
             self.lines[first - 1 :] = [*between, f"{'  ' * self.depth}{STORAGE[scalar.dtype]} {last.lstrip()}"]
+
+    def renew(self, found: Renewal) -> None:
+        """Pack arrays again, and compute scalars again from them, under names of their own."""
+        for array in found.arrays:
+            callee = self.expressions.call("repack")
+            self.line(f"{callee}<{self.register(array).size}>({self.name(array)});")
+        for let in found.scalars:
+            (text,) = self.values(let.value)
+            self.names[let.name] = self.fresh()
+            self.line(f"const {VALUE[let.value.dtype]} {self.names[let.name]} = {text.text};")
 
     def statement(self, s: Statement) -> None:
         """One statement."""

@@ -485,6 +485,8 @@ static unsigned short to_bf16(float x) {
   const unsigned b = __float_as_uint(x);
   return x != x ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16;
 }
+template <int size>
+static void repack(unsigned short*) {}
 static float round_bf16(float x) { return __uint_as_float((unsigned)to_bf16(x) << 16); }
 static unsigned short to_f16(float x) { return bits_as<unsigned short>((_Float16)x); }
 static float from_f16(unsigned short x) { return bits_as<_Float16>(x); }

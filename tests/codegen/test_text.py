@@ -17,6 +17,7 @@ from ir.kernel import KernelProgram
 from ir.kernel_interp import from_flat, reach, to_flat
 from ir.machine import H200
 from ir.tile_interp import run_tile
+from ir.tile_text import parse_tile
 from tests.codegen.tile_cases import CASES, inputs, program
 
 
@@ -56,3 +57,21 @@ def test_text_means_what_its_tile_program_means(
 def test_no_lowered_kernel_spills(kernels: dict[str, KernelProgram]) -> None:
     made = compile_all([(emit(k), name) for name, k in kernels.items()], "sm_90a")
     assert {b.name: complaints(b.log) for b in made if complaints(b.log)} == {}
+
+
+def test_a_packed_row_is_packed_again_behind_each_barrier_and_its_differences_are_computed_again():
+    text = emit(lower_tile(program("a long row of 16-bit values stays packed"), H200))
+    assert text.count("repack<64>(v0);") == text.count("__syncthreads();") == 2
+    second = text.split("__syncthreads();")[2].split("repack<64>(v0);")[1]
+    assert second.count("from_bf16(v0[") == 64
+
+
+def test_what_is_touched_once_is_streamed_where_the_cache_would_hold_it_in_vain():
+    long = (
+        "tile c\nschedule WORK=t128 TILE=i:1,j:1024/v8\n"
+        "buffer x: bf16[{0}, 1024] input\nbuffer y: bf16[{0}, 1024] output\n"
+        "part i: grid {0}/1, j: grid 1024/1024\n  a = load x[i, j]\n  store y[i, j] = a\n"
+    )
+    texts = {rows: emit(lower_tile(parse_tile(long.format(rows)), H200)) for rows in (64, 16384)}
+    assert "stream" not in texts[64]
+    assert "load8_stream(" in texts[16384] and "store8_stream(" in texts[16384]

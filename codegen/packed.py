@@ -1,0 +1,95 @@
+"""Long rows of 16-bit values in registers stay packed: behind a barrier they are taken apart and computed with anew.
+
+A value that is kept widened across a barrier takes two registers where the packed pair takes one; a few more
+instructions behind the barrier leave room for another block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ir import term as T
+from ir.dtype import DTYPES
+from ir.kernel import Array, Barrier, KernelProgram, Let, LoadGlobal, Statement, terms, walk
+from ir.node import postorder
+from ir.term import Term, Var
+
+LEAST_ELEMENTS = 64
+"""Elements of an array that is worth packing."""
+HALVES = ("f16", "bf16")
+CHEAP = ("add", "mul", "neg", "max", "min")
+"""Operators that are computed again rather than kept."""
+REGISTERS = 65536
+KEPT_REGISTERS = 20
+"""Registers of a thread beside those that live across a barrier."""
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """What happens behind one barrier: arrays that are packed again, and scalars that are computed again."""
+
+    arrays: tuple[str, ...]
+    scalars: tuple[Let, ...]
+    registers: int
+
+
+def renewals(kernel: KernelProgram) -> dict[int, Renewal]:
+    """The renewals of a kernel by the places of its barriers, of those that stand outside of loops and branches."""
+    body = kernel.body
+    arrays = {s.name: s for s in body if isinstance(s, Array)}
+    packed = {s.array for s in body if isinstance(s, LoadGlobal) and _long(arrays.get(s.array))}
+    out = {}
+    for k, s in enumerate(body):
+        if packed and isinstance(s, Barrier) and s.scope == "block":
+            found = _renewal(body[:k], body[k + 1 :], packed, arrays)
+            if found.arrays:
+                out[k] = found
+    return out
+
+
+def least_blocks(kernel: KernelProgram, found: dict[int, Renewal]) -> int:
+    """Blocks that a multiprocessor has registers for, if no more than these live across barriers; 1 where none do."""
+    if not found:
+        return 1
+    registers = -(-(max(r.registers for r in found.values()) + KEPT_REGISTERS) // 8) * 8
+    return max(1, REGISTERS // (registers * kernel.threads))
+
+
+def _long(a: Array | None) -> bool:
+    return a is not None and a.dtype in HALVES and a.size >= LEAST_ELEMENTS
+
+
+def _renewal(
+    before: Sequence[Statement], after: Sequence[Statement], packed: set[str], arrays: dict[str, Array]
+) -> Renewal:
+    used = {n for s in walk(tuple(after)) for t in postorder(*terms(s)) if (n := _name(t)) is not None}
+    crossing = [s for s in before if isinstance(s, Let) and s.name in used]
+    again = tuple(s for s in crossing if _cheap(s.value, packed))
+    loaded = {s.array for s in before if isinstance(s, LoadGlobal)}
+    needed = used | {n for s in again for t in postorder(s.value) if (n := _name(t)) is not None}
+    kept = [arrays[n] for n in sorted(loaded & needed) if n in arrays]
+    words = sum(-(-a.size * DTYPES[a.dtype].bytes // 4) for a in kept)
+    renewed = tuple(a.name for a in kept if a.name in packed)
+    return Renewal(renewed, again, words + len(crossing) - len(again))
+
+
+def _cheap(value: Term, packed: set[str]) -> bool:
+    """Whether a value follows from packed elements and scalars by a few plain operations."""
+    nodes = list(postorder(value))
+    plain = all(
+        t.buffer in packed
+        if isinstance(t, T.Load)
+        else t.op in CHEAP
+        if isinstance(t, T.Unary | T.Binary)
+        else True
+        for t in nodes
+    )
+    return plain and any(isinstance(t, T.Load) for t in nodes) and not any(isinstance(t, T.Select) for t in nodes)
+
+
+def _name(t: Term) -> str | None:
+    match t:
+        case Var(name) | T.Load(name):
+            return name
+    return None
