@@ -69,7 +69,11 @@ def capture(
     if not program.results:
         raise CaptureError(f"{name} returns no tensor")
     tensors = tuple(leaf.tensor for leaf in exported.leaves)
-    return Captured(program, tensors, calls, _returns(program, exported), graph_text(exported))
+    captured = Captured(program, tensors, calls, _returns(program, exported), graph_text(exported))
+    if captured.computed.results:
+        return captured
+    note = "every output is an input or a view of one, so nothing is computed"
+    return replace(captured, program=replace(program, notes=(*program.notes, note)))
 
 
 def _one_call(made: Whole, text: str = "") -> Captured:

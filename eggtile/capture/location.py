@@ -8,7 +8,8 @@ import traceback
 
 import torch
 
-_FOREIGN = tuple(os.path.dirname(os.path.abspath(p)) + os.sep for p in (torch.__file__, os.path.dirname(__file__)))
+_PLACES = (torch.__file__, os.path.dirname(__file__), os.__file__)
+_FOREIGN = tuple(os.path.dirname(os.path.abspath(p)) + os.sep for p in _PLACES)
 
 
 def marked(line: str, start: int, end: int) -> str:
@@ -19,7 +20,7 @@ def marked(line: str, start: int, end: int) -> str:
 
 
 def innermost(error: BaseException) -> str:
-    """The innermost line outside torch and eggtile that raised the error, marked; empty where there is none."""
+    """The innermost line of the user that raised the error, marked; empty where there is none."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_FOREIGN)]
     frames = [
         f for f in frames if not f.filename.startswith("<frozen") and linecache.getline(f.filename, f.lineno or 0)

@@ -51,5 +51,9 @@ def check_inputs_keep_theirs(graph: torch.fx.Graph) -> None:
     """Refuse a graph that changes the shape or strides of an input."""
     for node in graph.nodes:
         name = str(node.target).removeprefix("aten.").partition(".")[0]
-        if node.op == "call_function" and name in CHANGERS and itself(node).op == "placeholder":
+        if node.op == "call_function" and name in CHANGERS and _is_input(node.args[0]):
             raise refusal([name])
+
+
+def _is_input(argument: object) -> bool:
+    return isinstance(argument, torch.fx.Node) and itself(argument).op == "placeholder"

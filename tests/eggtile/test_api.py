@@ -13,8 +13,11 @@ from torch import nn
 
 import eggtile
 import eggtile.api
+from codegen.resources import _shared_layout
 from eggtile.dynamo import Bound, backend
 from eggtile.pipeline import RequestError
+from eggtile.plan import head
+from ir.kernel import Shared, walk
 
 HEAVY = ("egglog", "egraph", "extract", "scipy", "eggtile.capture", "eggtile.pipeline", "torch._dynamo")
 
@@ -84,6 +87,13 @@ def test_a_program_that_calls_eager_is_not_saved(tmp_path: Path) -> None:
     for fn in (lambda x: torch.linalg.inv(x) + 1, lambda x: x[x > 0]):
         with pytest.raises(RequestError, match="eager PyTorch, so it cannot be saved"):
             eggtile.optimize(fn, [torch.eye(3)]).save(tmp_path / "program.pt")
+
+
+def test_a_planned_kernel_asks_for_the_shared_memory_of_the_whole() -> None:
+    compiled = eggtile.optimize(torch.matmul, [torch.randn(64, 64), torch.randn(64, 64)]).compiled
+    kernels = [launch.kernel for launch in compiled.launches]
+    assert any(isinstance(s, Shared) for k in kernels for s in walk(k.body))
+    assert [_shared_layout(head(k)) for k in kernels] == [_shared_layout(k) for k in kernels]
 
 
 # ---- torch.compile
