@@ -253,9 +253,10 @@ def _functions() -> Iterator[tuple[tuple[str, str], Function]]:
     for ctype in ("float", "double"):
         for name, row in _FLOAT_FUNCTIONS.items():
             yield (name, ctype), Function(row.text.replace("$T", ctype))
-    for op, sign in (("max", ">"), ("min", "<")):
+    for op, sign, of_zeros in (("max", ">", "!"), ("min", "<", "")):
         yield (f"{op}_nan", "float"), _nan_pair(op)
-        text = f"double {op}_nan(double a, double b) {{ return a != a || a {sign} b ? a : b; }}"
+        first = f"a != a || a {sign} b || (a == b && {of_zeros}signbit(a))"  # -0.0 is less than 0.0
+        text = f"double {op}_nan(double a, double b) {{ return {first} ? a : b; }}"
         yield (f"{op}_nan", "double"), Function(text)
 
 

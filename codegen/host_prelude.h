@@ -465,8 +465,8 @@ static int max(int a, int b) { return a > b ? a : b; }
 static int min(int a, int b) { return a < b ? a : b; }
 static long long max(long long a, long long b) { return a > b ? a : b; }
 static long long min(long long a, long long b) { return a < b ? a : b; }
-static float max_nan(float a, float b) { return a != a || a > b ? a : b; }
-static float min_nan(float a, float b) { return a != a || a < b ? a : b; }
+static float max_nan(float a, float b) { return a != a || a > b || (a == b && !signbit(a)) ? a : b; }
+static float min_nan(float a, float b) { return a != a || a < b || (a == b && signbit(a)) ? a : b; }
 
 // Float to integer saturates; NaN gives 0 from f32 to i32 and the least integer elsewhere (PTX ISA, cvt).
 static int __double2int_rz(double x) {

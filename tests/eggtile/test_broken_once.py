@@ -93,3 +93,15 @@ def test_false_is_less_than_true() -> None:
     b, c = torch.tensor([True, False, True]), torch.tensor([True, True, False])
     verdict = check_on_cpu(lambda b, c: (b < c, b >= c, torch.where(b > c, b, c), (b & ~b) <= c, b == c), [b, c])
     assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_extrema_order_zeros_as_the_machine_does(dtype: torch.dtype) -> None:
+    x = torch.tensor([-0.0, 0.0, float("nan")], dtype=dtype)
+    y = torch.tensor([0.0, -0.0, 0.0], dtype=dtype)
+    fns = (lambda x, y: x.relu(), lambda x, y: x.clamp(max=0), torch.maximum, torch.minimum)
+    negative = [[0, 0], [1, 0], [0, 0], [1, 1]]  # as eager PyTorch on a GPU, where -0.0 < 0.0
+    for fn, signs in zip(fns, negative, strict=True):
+        (got,) = outputs(fn, [x, y])
+        assert got[:2].signbit().int().tolist() == signs
+        assert got[2].isnan()
