@@ -20,7 +20,6 @@ from bench.cases import Case
 from eggtile.provenance import ROOT
 from eggtile.tables import progress
 
-
 ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """Many processes at a time: none of them starts a pool of compiler processes of its own."""
 
