@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from eggtile.pipeline import Compiled, Options, compile_program
+from eggtile.pipeline import Compiled, Options, RequestError, compile_program
 from eggtile.planning import plan_of
 from eggtile.reference import private_copy, relative_error, run_eager, run_in_float64, unit_roundoff
 from eggtile.runtime import execution_for
@@ -80,7 +80,10 @@ def check_compiled(
     device = torch.device(on)
     given = [t.to(device) if on != "cpu" else t for t in inputs]
     program = fn.to(device) if isinstance(fn, torch.nn.Module) else fn
-    eager, exact = run_eager(program, given), run_in_float64(program, given)
+    try:
+        eager, exact = run_eager(program, given), run_in_float64(program, given)
+    except Exception as error:  # whatever the user's program raises where PyTorch runs it
+        raise RequestError(f"PyTorch itself fails on the program: {str(error).strip().splitlines()[0]}") from error
     notes = compiled.captured.program.notes
     plan, runs = plan_of(compiled), []
     for order in ORDERS:

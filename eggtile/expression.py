@@ -95,7 +95,7 @@ def from_code(code: str) -> tuple[Expression, list[torch.Tensor]]:
             body = hoister.visit(last.value)
     except SourceError:
         raise
-    except Exception as error:  # whatever the user's own statements raise
+    except (Exception, SystemExit) as error:  # whatever the user's own statements raise
         raise SourceError(raised(error)) from error
     used = list(dict.fromkeys(n.id for n in _names(body) if n.id in scope))
     held = {n: scope[n] for n in used if _holds_tensors(scope[n])}
@@ -240,6 +240,6 @@ def syntax(error: SyntaxError) -> str:
     return f"line {error.lineno}: {error.msg}{marked(error.text or '', start, (error.end_offset or 0) - 1)}"
 
 
-def raised(error: Exception) -> str:
+def raised(error: BaseException) -> str:
     """An error of the user's statements as a sentence with their line."""
     return f"{type(error).__name__}: {first_sentence(str(error))}{innermost(error)}"
