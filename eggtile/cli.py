@@ -19,6 +19,7 @@ from eggtile.check import check_compiled
 from eggtile.cli_bench import bench
 from eggtile.cli_options import (
     Code,
+    FormCount,
     FormNumber,
     Inputs,
     Json,
@@ -57,6 +58,7 @@ def compile_command(
     inputs: Inputs = None,
     ir: Annotated[str | None, typer.Option("--ir", help="Print one level: torch, tensor, loop, ..., sass.")] = None,
     form: FormNumber = None,
+    k: FormCount = None,
     schedule: ScheduleLine = None,
     target: Target = "sm_90a",
     numerics: Numerics = "default",
@@ -74,7 +76,7 @@ def compile_command(
         raise RequestError(f"unknown level {ir!r}; levels are {', '.join(LEVELS)}")
     if output is not None and output.suffix not in SUFFIXES:
         raise RequestError(f"cannot write {str(output)!r}: the suffix is one of {', '.join(SUFFIXES)}")
-    options = options_of(numerics, target, form=form, schedule=schedule, explain=summed_up)
+    options = options_of(numerics, target, form=form, k=k, schedule=schedule, explain=summed_up)
     _, compiled = started(program, code, inputs, options)
     passes = PassLog()
     if ir not in EARLY:
@@ -166,6 +168,7 @@ def run(
     inputs: Inputs = None,
     on: Annotated[str, typer.Option(help="Where to run: cuda or cpu.")] = "cuda",
     form: FormNumber = None,
+    k: FormCount = None,
     schedule: ScheduleLine = None,
     numerics: Numerics = "default",
     json_: Json = False,
@@ -173,7 +176,7 @@ def run(
     """Run the emitted text and compare it with float64 and eager PyTorch."""
     if on not in ("cuda", "cpu"):
         raise RequestError(f"cannot run on {on}; it is cuda or cpu")
-    options = options_of(numerics, form=form, schedule=schedule)
+    options = options_of(numerics, form=form, k=k, schedule=schedule)
     usable, why = gpu.available()
     if on == "cuda" and not usable:
         raise RequestError(f"there is no GPU to run on ({why}); use --on cpu")

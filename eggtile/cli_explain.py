@@ -14,7 +14,7 @@ from eggtile.cli_options import Code, Inputs, Json, Numerics, Program, Target, e
 from eggtile.differ import differences
 from eggtile.explore import form_signature, report
 from eggtile.graph_dump import TEXTS, to_object
-from eggtile.pipeline import Compiled, Options, Region, RequestError, choose_forms
+from eggtile.pipeline import LISTED, Compiled, Options, Region, RequestError, choose_forms
 from eggtile.query import answers
 from eggtile.why import chain, confirmed
 from egraph.laws import LAWS
@@ -30,7 +30,7 @@ def explore(
     program: Program = None,
     code: Code = None,
     inputs: Inputs = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many distinct forms to find.")] = 12,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many distinct forms to find.")] = LISTED,
     numerics: Numerics = "default",
     target: Target = "sm_90a",
     why: Annotated[
@@ -156,7 +156,7 @@ def dump(
     output: Annotated[
         Path | None, typer.Option("-o", help="The file to write (standard output if absent).")
     ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many distinct forms a JSON dump holds.")] = 12,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many distinct forms a JSON dump holds.")] = LISTED,
     numerics: Numerics = "default",
 ) -> None:
     """Write the saturated e-graph of every region; as JSON with its forms."""

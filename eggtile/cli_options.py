@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from eggtile.clock import Clock
-from eggtile.pipeline import Compiled, Options, RequestError, capture_and_lower
+from eggtile.pipeline import LISTED, Compiled, Options, RequestError, capture_and_lower
 from eggtile.source import Source, load
 
 Program = Annotated[str | None, typer.Argument(help="file.py:name or module:name", show_default=False)]
@@ -22,6 +22,10 @@ Inputs = Annotated[list[str] | None, typer.Option("--input", help="An input as d
 Numerics = Annotated[str, typer.Option(help="Classes of laws that may be used: strict, default or fast.")]
 FormNumber = Annotated[
     int | None, typer.Option("--form", min=0, help="Use the form with this number instead of the cheapest.")
+]
+FormCount = Annotated[
+    int | None,
+    typer.Option("-k", min=1, help="How many forms are numbered, as for explore.", show_default=str(LISTED)),
 ]
 ScheduleLine = Annotated[str | None, typer.Option("--schedule", help="Pin the schedule of every kernel.")]
 Target = Annotated[str, typer.Option(help="The GPU architecture to compile for, like sm_90a.")]

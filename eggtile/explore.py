@@ -38,8 +38,8 @@ def report(compiled: Compiled, with_errors: bool = True) -> dict[str, Any]:
 
 
 def region_report(region: Region, machine: Machine, with_errors: bool) -> dict[str, Any]:
-    """E-graph figures and forms of one region; the form as written comes last unless it is among the found."""
-    listed = [*region.forms, region.default]
+    """E-graph figures and forms of one region, the form as written last."""
+    listed = region.listed
     errors = form_errors(region.program, listed) if with_errors else [None] * len(listed)
     known: dict[str, int] = {}
     rows = [form_row(i, f, region, machine, e, known) for i, (f, e) in enumerate(zip(listed, errors, strict=True))]

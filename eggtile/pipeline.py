@@ -31,6 +31,8 @@ from ir.node import IRError
 from ir.schedule import Schedule, parse_schedule
 from ir.tile import TileProgram
 
+LISTED = 12
+"""How many forms are found where nothing else is asked for, so that their numbers are the same everywhere."""
 Observer = Callable[[str, str, str], None]
 """Called with a pass' name, the text before it and the text after it."""
 
@@ -39,18 +41,24 @@ Observer = Callable[[str, str, str], None]
 class Options:
     """What the user chose: numerics class, target, number of forms, laws left out, a schedule line.
 
-    `form` is a form's number, or "default" for the form as written; None leaves the choice to the model. With `explain`
-    forms name their laws.
+    `form` is a form's number among `k` found ones, the form as written after them, or "default" for the latter; None
+    leaves the choice to the model. `k` None finds the best form alone, or LISTED where a number is given. With
+    `explain` forms name their laws.
     """
 
     numerics: str = "default"
     target: str = "sm_90a"
-    k: int = 1
+    k: int | None = None
     form: int | Literal["default"] | None = None
     without: tuple[str, ...] = ()
     schedule: str | None = None
     evidence: Evidence | None = None
     explain: bool = False
+
+    @property
+    def count(self) -> int:
+        """The number of forms to find."""
+        return self.k or (LISTED if isinstance(self.form, int) else 1)
 
     def machine(self) -> Machine:
         """The machine of the target; an unknown target is refused with the known ones."""
@@ -125,6 +133,11 @@ class Region:
     kernels: list[CompiledKernel] = field(default_factory=list)
 
     @property
+    def listed(self) -> list[Form]:
+        """The forms by their numbers: the found ones, then the form as written."""
+        return [*self.forms, self.default]
+
+    @property
     def launches(self) -> list[Launch]:
         """All launches of all kernels, in order."""
         return [launch for k in self.kernels for launch in k.launches]
@@ -195,6 +208,12 @@ def choose_forms(compiled: Compiled) -> Compiled:
             )
         with compiled.clock.span("extract"):
             compiled.steps.append(chosen_region(step, graph, options))
+    if isinstance(options.form, int):
+        known = max((len(r.listed) for r in compiled.regions), default=0)
+        if options.form >= known:
+            raise RequestError(
+                f"there is no form {options.form}; with -k {options.count} there are {known}, from 0"
+            )
     return compiled
 
 
@@ -203,8 +222,7 @@ def chosen_region(program: LoopProgram, graph: EGraph, options: Options) -> Regi
     machine = options.machine()
     price = options.evidence.price(machine) if options.evidence is not None else None
     default = priced(default_form(program, machine), price)
-    wanted = options.form + 1 if isinstance(options.form, int) else 1
-    found = forms(graph, machine, k=max(options.k, wanted), price=price)
+    found = forms(graph, machine, k=options.count, price=price)
     return Region(program, graph, default, found, pick(found, default, options))
 
 
@@ -218,13 +236,11 @@ def priced(form: Form, price: Price | None) -> Form:
 
 
 def pick(found: list[Form], default: Form, options: Options) -> Form:
-    """The form the user asks for, or the cheapest; the default form where it is at least as cheap."""
+    """The form the user asks for, in a region that has it, or the cheapest; the default form where it is cheaper."""
     if options.form == "default":
         return default
-    if options.form is not None:
-        if options.form >= len(found):
-            raise RequestError(f"there is no form {options.form}; this program has {len(found)} (numbered from 0)")
-        return found[options.form]
+    if options.form is not None and options.form <= len(found):
+        return [*found, default][options.form]
     best = found[0]
     return default if default.cost_us < best.cost_us else best
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from eggtile.check import check_on_cpu
-from eggtile.pipeline import Options, compile_program
+from eggtile.explore import form_signature
+from eggtile.pipeline import LISTED, Options, Region, RequestError, capture_and_lower, choose_forms, compile_program
 from eggtile.planning import plan_of
 from eggtile.runtime import execution_for
 
@@ -105,3 +106,18 @@ def test_extrema_order_zeros_as_the_machine_does(dtype: torch.dtype) -> None:
         (got,) = outputs(fn, [x, y])
         assert got[:2].signbit().int().tolist() == signs
         assert got[2].isnan()
+
+
+def test_every_form_that_is_listed_can_be_asked_for_by_its_number() -> None:
+    def listed(form: int | None, k: int | None) -> Region:
+        options = Options(k=k, form=form)
+        return choose_forms(capture_and_lower(lambda x: x.softmax(-1), [rand(8, 33)], "p", options)).regions[0]
+
+    for k in (3, None):
+        region = listed(0, k)
+        assert len(region.forms) == k or k is None
+        for n in {1, len(region.forms) - 1, len(region.forms)}:
+            assert form_signature(listed(n, k).chosen) == form_signature(region.listed[n])
+        with pytest.raises(RequestError, match="there is no form"):
+            listed(len(region.listed), k)
+    assert len(listed(0, None).forms) == len(listed(None, LISTED).forms)
