@@ -19,7 +19,7 @@ from codegen.passes.unroll import unroll
 from ir.kernel import KernelProgram
 from ir.kernel_verify import verify_kernel
 from ir.machine import Machine
-from ir.tile import TileProgram
+from ir.tile import TileProgram, infer
 
 Observer = Callable[[str, str, str], None]
 """Called with the name of a pass, the text before it and the text after it."""
@@ -61,3 +61,17 @@ def lower_tile(program: TileProgram, machine: Machine, observe: Observer | None 
     assert state.kernel is not None
     verify_kernel(state.kernel, machine)
     return state.kernel
+
+
+def widest_value(program: TileProgram, machine: Machine) -> int:
+    """The most elements of one value that a thread holds, known once layouts are chosen: cheap beside lowering."""
+    state = State(program, machine, thread_count(program.schedule))
+    for step in PASSES[: 1 + [p.name for p in PASSES].index("layouts")]:
+        state = step.run(state)
+    buffers = {b.name: b for b in program.buffers}
+    held = (
+        plan.layouts.over(v.axes).registers
+        for part, plan in zip(program.parts, state.plans, strict=True)
+        for v in infer(part, buffers).values()
+    )
+    return max(held, default=0)

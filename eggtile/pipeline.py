@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from codegen.emit import emit
-from codegen.lower import lower_tile
+from codegen.lower import lower_tile, widest_value
 from eggtile.capture import Captured, capture
 from eggtile.clock import Clock
 from eggtile.plan import RequestError as RequestError
@@ -19,7 +19,7 @@ from extract.cost import Cost
 from extract.evidence import Evidence
 from extract.forms import Price, default_form, forms
 from extract.key import Canonical, canonical
-from extract.spaces import default_schedule, space
+from extract.spaces import space
 from extract.stages import Stage, stages
 from extract.tiling import tile_program
 from ir.dtype import DTYPES
@@ -33,6 +33,9 @@ from ir.tile import TileProgram
 
 LISTED = 12
 """How many forms are found where nothing else is asked for, so that their numbers are the same everywhere."""
+MOST_HELD = 64  # elements of one value in a thread; with what is computed of them, about its registers
+LINES_TRIED = 24
+
 Observer = Callable[[str, str, str], None]
 """Called with a pass' name, the text before it and the text after it."""
 
@@ -281,10 +284,14 @@ def compile_kernel(
     return _named(seen[key], kernel, known.names)
 
 
+def _tiled(stage: Stage, options: Options) -> TileProgram:
+    return tile_program(stage.kernel, stage.buffers, stage.axes, stage.schedule, options.numerics == "strict")
+
+
 def _written(stage: Stage, options: Options, clock: Clock, observe: Observer | None) -> Launch:
     """Tile, lower and emit one launch; its arguments have the names that the stage gives them."""
     with clock.span("schedule"):
-        tile = tile_program(stage.kernel, stage.buffers, stage.axes, stage.schedule, options.numerics == "strict")
+        tile = _tiled(stage, options)
     with clock.span("passes"):
         program = lower_tile(tile, options.machine(), observe)
     with clock.span("emit"):
@@ -303,13 +310,32 @@ def _named(compiled: CompiledKernel, kernel: KernelForm, names: Mapping[str, str
     return replace(compiled, form=kernel, launches=launches, scratch=scratch)
 
 
+def roomy_schedule(known: Canonical, buffers: Sequence[Buffer], options: Options, machine: Machine) -> Schedule:
+    """The model's first line whose values fit a thread's registers as they are laid out; failing that, the narrowest.
+
+    The model counts registers before layouts are chosen, so a line may hold more than it thinks.
+    """
+    narrowest: tuple[int, Schedule] | None = None
+    for line in space(known.kernel, buffers, known.axes, machine).lines[:LINES_TRIED]:
+        held = max(
+            widest_value(_tiled(stage, options), machine)
+            for stage in stages(known.kernel, buffers, known.axes, line, machine)
+        )
+        if held <= MOST_HELD:
+            return line
+        if narrowest is None or held < narrowest[0]:
+            narrowest = held, line
+    assert narrowest is not None, "a space has at least the fall-back"
+    return narrowest[1]
+
+
 def choose_schedule(known: Canonical, buffers: Sequence[Buffer], options: Options, machine: Machine) -> Schedule:
     """The user's line where it is legal for the kernel, else the best that was measured, else the model's first choice."""
     if options.schedule is None:
         best = options.evidence.best(known.key, machine.name) if options.evidence is not None else None
         if best is not None:
             return parse_schedule(best.schedule)
-        return default_schedule(known.kernel, buffers, known.axes, machine)
+        return roomy_schedule(known, buffers, options, machine)
     try:
         return space(known.kernel, buffers, known.axes, machine).check(options.schedule)
     except IRError as e:

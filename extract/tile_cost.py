@@ -118,6 +118,8 @@ class PartCost:
                 self.work[own] += SPECIAL_COST if isinstance(t, T.Unary) and t.op not in CHEAP else 1
         most = max((len(axes) for axes in self.work), default=0)
         self.quotients = sum(isinstance(t, T.Unary) and t.op in QUOTIENTS and len(t.free) == most for t in nodes)
+        self.kept = {t.free for t in nodes if isinstance(t, T.Fold)}
+        self.kept |= {c.free - {t.axis} for t in nodes if isinstance(t, T.Stream) for c in t.carries}
         self.folds = [_folded(t) for t in nodes if isinstance(t, T.Fold | T.Stream)]
         self.scans = [_folded(t) for t in nodes if isinstance(t, T.Scan)]
         self.sweeps: Counter[str] = Counter()
@@ -150,14 +152,15 @@ class PartCost:
         return c.held(axes, self.roles.swept)
 
     def words(self, c: Tiles) -> int:
-        """Register words that the tiles of a thread take: what it loads at once, or what it computes of that."""
+        """Register words that the tiles of a thread take: what it loads at once or computes of that, and its sums."""
         wide = max((self.held(axes, c) for axes in self.work), default=1)
         loaded = sum(
             max(1, self.held(a.axes, c) * a.element_bytes // 4)
             for a in self.distinct_loads
             if self.held(a.axes, c) > 1
         )
-        return max(loaded, int((WORDS_A_VALUE + WORDS_A_QUOTIENT * self.quotients) * wide))
+        sums = sum(n for axes in self.kept if (n := self.held(axes, c)) > 1)
+        return max(loaded, int((WORDS_A_VALUE + WORDS_A_QUOTIENT * self.quotients) * wide)) + sums
 
     def most_words(self, c: Tiles) -> int:
         """Register words that the tiles of a thread may take."""
