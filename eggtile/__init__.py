@@ -1,6 +1,10 @@
 """eggtile: an e-graph based optimiser from PyTorch programs to measured CUDA kernels."""
 
 import gc
+import time
+
+STARTED = time.perf_counter()
+"""When the package began to be imported."""
 
 gc.disable()  # collections while torch is imported free nothing and take 0.3 s
 from importlib import import_module  # noqa: E402

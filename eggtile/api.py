@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch._dynamo import register_backend
+from torch._dynamo import list_backends, register_backend
 
 from eggtile.dynamo import backend
 from eggtile.optimized import Optimized, optimize
@@ -10,4 +10,5 @@ from eggtile.saved import Saved, load
 
 __all__ = ["Optimized", "Saved", "backend", "load", "optimize"]
 
-register_backend(backend, name="eggtile")
+if "eggtile" not in list_backends(exclude_tags=None):  # an installed package registers it by its entry point
+    register_backend(backend, name="eggtile")

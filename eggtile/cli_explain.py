@@ -162,6 +162,9 @@ def dump(
     """Write the saturated e-graph of every region; as JSON with its forms."""
     if format_ != "json" and format_ not in TEXTS:
         raise RequestError(f"unknown format {format_}; formats are json, {', '.join(TEXTS)}")
+    suffix = output.suffix[1:] if output is not None else format_
+    if suffix != format_ and suffix in ("json", *TEXTS):
+        raise RequestError(f"{output} is named like {suffix}, but the format is {format_}; say --format {suffix}")
     options = options_of(numerics, k=k if format_ == "json" else 1, explain=True)
     compiled = choose_forms(started(program, code, inputs, options)[1])
     if format_ == "json":

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Annotated, Any
 
 import typer
 
+from eggtile import STARTED
 from eggtile.clock import Clock
 from eggtile.pipeline import LISTED, Compiled, Options, RequestError, capture_and_lower
 from eggtile.source import Source, load
@@ -54,6 +56,7 @@ def started(
 ) -> tuple[Source, Compiled]:
     """Load, capture and lower the user's program."""
     clock = Clock()
+    clock.add("imports", time.perf_counter() - STARTED)
     with clock.span("program"):
         source = source_of(program, code, inputs)
     return source, capture_and_lower(source.fn, source.inputs, source.name, options, clock)

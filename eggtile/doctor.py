@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from codegen.disassemble import HOW_TO_GET, DisassembleError, disassembler
+
 NEEDED = ("egglog", "numpy", "scipy", "networkx", "nvidia-cuda-nvrtc", "cuda-bindings", "rich", "typer")
 
 
@@ -26,16 +28,20 @@ def diagnose() -> list[Finding]:
     found += [_package(name, f"pip install {name}") for name in NEEDED]
     compiler = shutil.which("g++")
     found.append(Finding("g++ (run --on cpu)", compiler or "missing", "" if compiler else "install g++"))
-    sass = next((p for p in (shutil.which("cuobjdump"), shutil.which("nvdisasm")) if p), None)
-    found.append(
-        Finding("disassembler (--ir sass)", sass or "missing", "" if sass else "pip install nvidia-cuda-nvdisasm")
-    )
+    found.append(_sass())
     if torch.cuda.is_available():
         found.append(Finding("GPU", torch.cuda.get_device_name()))
         found.append(_package("cupy-cuda13x", "pip install 'eggtile[gpu]'"))
     else:
         found.append(Finding("GPU", "none", "timing needs one; all else works without"))
     return found
+
+
+def _sass() -> Finding:
+    try:
+        return Finding("disassembler (--ir sass)", disassembler()[0].name)
+    except DisassembleError:
+        return Finding("disassembler (--ir sass)", "missing", HOW_TO_GET)
 
 
 def _package(name: str, remedy: str) -> Finding:

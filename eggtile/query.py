@@ -139,6 +139,10 @@ def _value(e: ast.expr, names: Mapping[str, Value]) -> Value:
             return -of(x)
         case ast.BinOp(x, op, y) if type(op) in ARITHMETIC:
             return _applied(ARITHMETIC[type(op)], of(x), of(y), e)
+        case ast.Compare(ast.Name(name)) if name not in names:
+            raise RequestError(
+                f"{name} is no field; fields are {', '.join(n for n in names if not callable(names[n]))}"
+            )
         case ast.Compare(left, ops, rights) if all(type(op) in COMPARE for op in ops):
             values = [of(left), *map(of, rights)]
             pairs = zip(ops, values, values[1:], strict=False)

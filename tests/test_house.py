@@ -205,6 +205,7 @@ def test_the_readme_names_commands_that_exist():
     named = set(re.findall(r"^(?:\S*/)?eggtile (\w+)|`eggtile (\w+)`", text, re.MULTILINE))
     assert named
     known = set[str]().union(*(commands(place(p)) for p in (ROOT / "eggtile").glob("cli*.py")))
+    known |= set(re.findall(r"app\.command\(\)\((\w+)\)", (ROOT / "eggtile" / "cli.py").read_text()))
     assert {a or b for a, b in named} - known == set()
     assert set(re.findall(r"-m bench (\w+)", text)) - commands("bench/__main__.py") == set()
     links = re.findall(r"\]\(([\w./]+)\)", text)
