@@ -13,7 +13,7 @@ from egglog import bindings
 
 from egraph.dump import FORMATS, to_data, to_dot, to_egg, to_json, to_text
 from egraph.graph import Budget, EGraph, EGraphError
-from egraph.saturate import Phase, saturate
+from egraph.saturate import Phase, rule_seconds, saturate
 from ir.node import postorder
 from tests.egraph.consistency import disagreements
 from tests.egraph.layers import decoder
@@ -134,3 +134,8 @@ def test_dumps_are_complete_and_the_egglog_dump_runs() -> None:
 def test_nodes_grow_linearly_with_layers(layers: int) -> None:
     nodes = {n: saturate(decoder(n)).nodes for n in (1, layers)}
     assert nodes[layers] <= layers * nodes[1]
+
+
+def test_the_time_of_a_law_is_read_from_the_printed_report() -> None:
+    text = 'R { search_and_apply_time_per_rule: {"a/1": 2.5ms, "b": 7µs}, num_matches_per_rule: {"a/1": 3} }'
+    assert dict(rule_seconds(text)) == {"a/1": pytest.approx(2.5e-3), "b": pytest.approx(7e-6)}
