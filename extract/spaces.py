@@ -20,7 +20,7 @@ from itertools import permutations
 
 from extract.roles import folding, is_fallback, listed_tiles, padded, pieces, threads, tile_axis
 from extract.splits import Piece, split, split_axis, split_counts
-from extract.tile_cost import FOLD_US, PartCost, Tiles
+from extract.tile_cost import FOLD_THREADS, PartCost, Tiles
 from ir.loop import Buffer, KernelForm
 from ir.machine import Machine
 from ir.node import IRError
@@ -167,8 +167,8 @@ class Rules:
                 raise IRError("WORK=points takes no other field")
             return line
         p = point(line)
-        if p.reduce not in FOLD_US:
-            raise IRError(f"REDUCE={p.reduce} is none of {', '.join(FOLD_US)}")
+        if p.reduce not in FOLD_THREADS:
+            raise IRError(f"REDUCE={p.reduce} is none of {', '.join(FOLD_THREADS)}")
         if p.reduce != "block" and not any(part.roles.swept for part in self.parts):
             raise IRError("REDUCE: the kernel folds nothing")
         if p.vector & (p.vector - 1) or p.vector > min(dict(p.tiles).get(p.vector_axis, 1), WIDEST_VECTOR):
@@ -348,4 +348,4 @@ def _neighbours(p: Point, rules: Rules) -> Iterator[Point]:
     if p.vector > 1:
         yield p.with_vector(p.vector_axis, p.vector // 2)
     if any(part.roles.swept for part in rules.parts):
-        yield from (replace(p, reduce=r) for r in FOLD_US if r != p.reduce)
+        yield from (replace(p, reduce=r) for r in FOLD_THREADS if r != p.reduce)

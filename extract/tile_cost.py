@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,25 +19,12 @@ from ir.tile import TileAxis
 
 SECTOR_BYTES, LINE_BYTES = 32, 128
 VECTOR_BYTES = 16
-STEP_US = 0.5
-"""From the issue of a step's loads to the use of the last."""
-INSTRUCTION_US = 0.0008
-"""What an instruction adds to the time of the thread that waits for it."""
-WORK_COST, SPECIAL_COST = 1.4, 6
-"""Instructions of an operator of the terms, and such operators that a special function counts for."""
-MOVE_COST, WIDEN_COST = 2, 1
-"""Instructions of an access, and of each 16-bit element that it moves."""
-KEPT_INSTRUCTIONS = 45
-SHUFFLE_COST, SLOT_COST, SCAN_COST = 2, 1.1, 2
-"""Instructions of a fold among lanes for each doubling, and of the fold of each warp's result; scans do more."""
-IDLE, SCATTER, NARROW, SPARE = 0.25, 0.06, 0.01, 0.05
 MAP_WORDS = 20
 """Register words beyond which a thread of a kernel without sweeps holds more than it needs to keep memory busy."""
 QUOTIENTS = ("recip", "sigmoid")
 CHEAP = ("neg", "abs", "not", "invert", "isnan")
-FOLD_US = {"block": 0.2, "lanes": 0.08, "serial": 0.0}
 FOLD_THREADS = {"block": 1024, "lanes": 32, "serial": 1}
-"""Per way of folding: the time that threads take to exchange results, and the threads that may share a fold."""
+"""Per way of folding: the threads that may share a fold."""
 LANES = 32
 MOST_WORDS = 128
 """Register words that the tiles of one thread may hold; larger tiles spill."""
@@ -46,9 +33,6 @@ KEPT_WORDS = 18
 WORDS_A_VALUE = 1.3
 WORDS_A_QUOTIENT = 0.5
 """Register words for each element of the widest tile that is computed, and more for each division of such elements."""
-OVERLAP, OVERLAP_GROWTH, MOST_OVERLAP = 2.0, 0.35, 8.0
-"""How well memory, arithmetic and latency hide behind one another: the order of their norm with one block on a
-multiprocessor, how it grows with the number of blocks, and its limit."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +95,11 @@ class PartCost:
         nodes = list(postorder(*roots))
         self.loads = [_access(by_name[t.buffer], t.index, t.free) for t in nodes if isinstance(t, T.Load)]
         self.stores = [_access(by_name[s.buffer], s.index, s.axes) for s in part.stores]
-        self.work: Counter[frozenset[str]] = Counter()
+        self.work: defaultdict[frozenset[str], float] = defaultdict(float)
         for t in nodes:
             if isinstance(t, T.Unary | T.Binary | T.Select | T.Fold | T.Scan) and t.free:
                 own = t.x.free | set(swept(t)) if isinstance(t, T.Fold | T.Scan) else t.free
-                self.work[own] += SPECIAL_COST if isinstance(t, T.Unary) and t.op not in CHEAP else 1
+                self.work[own] += machine.rates.special if isinstance(t, T.Unary) and t.op not in CHEAP else 1
         most = max((len(axes) for axes in self.work), default=0)
         self.quotients = sum(isinstance(t, T.Unary) and t.op in QUOTIENTS and len(t.free) == most for t in nodes)
         self.kept = {t.free for t in nodes if isinstance(t, T.Fold)}
@@ -173,52 +157,54 @@ class PartCost:
 
     def us(self, c: Tiles) -> float:
         """The modelled time: traffic, instructions and latency, which hide behind one another as blocks share a place."""
-        m = self.machine
+        m, rates = self.machine, self.machine.rates
         blocks = math.prod(c.axes[a].tiles for a in self.roles.grid)
         share = max(blocks, 1) / m.sms
         busy, resident = min(1.0, share), self.resident(c)
         memory, traffic, instructions = self.moved(c, blocks)
         work = sum(n * c.steps(axes) * self.repeats(axes, c) * self.held(axes, c) for axes, n in self.work.items())
         exchange, exchange_us = self.exchange(c)
-        instructions += WORK_COST * work + exchange + KEPT_INSTRUCTIONS
+        instructions += rates.work * work + exchange + rates.kept
         issue = blocks * c.threads * instructions / (m.f32_flops_per_s / 2)
         waves = share / resident
         waves = max(1.0, waves + (math.ceil(waves) - waves) / 2)
-        latency = waves * (STEP_US * self.chain(c) + exchange_us + INSTRUCTION_US * instructions)
+        latency = waves * (rates.step_us * self.chain(c) + exchange_us + rates.instruction_us * instructions)
         widest = max((c.elements(axes) // c.run(axes) for axes in self.work), default=1)
         idle = max(0.0, math.log2(c.threads / widest))
-        moved = max(memory / m.copy_bytes_per_s, traffic / m.l2_bytes_per_s) / busy * 1e6 * (1 + IDLE * idle)
-        order = min(MOST_OVERLAP, OVERLAP * max(1.0, min(resident, share)) ** OVERLAP_GROWTH)
+        moved = max(memory / m.copy_bytes_per_s, traffic / m.l2_bytes_per_s) / busy * 1e6 * (1 + rates.idle * idle)
+        order = min(rates.most_overlap, rates.overlap * max(1.0, min(resident, share)) ** rates.overlap_growth)
         total: float = (moved**order + (issue / busy * 1e6) ** order + latency**order) ** (1 / order)
         spare = 0.0 if self.roles.swept else max(0.0, math.log2(max(1, self.words(c)) / MAP_WORDS))
-        return (m.launch_us + total) * (1 + SPARE * spare)
+        return (m.launch_us + total) * (1 + rates.spare * spare)
 
     def moved(self, c: Tiles, blocks: int) -> tuple[float, float, float]:
         """Bytes from memory and through the L2 cache, and the instructions of a thread that move them."""
         memory = traffic = instructions = 0.0
+        rates = self.machine.rates
         for access in self.accesses:
             steps, held = c.steps(access.axes) * self.repeats(access.axes, c), self.held(access.axes, c)
             moved = blocks * steps * c.elements(access.axes) * access.element_bytes / self.efficiency(access, c)
             traffic += moved
             memory += min(access.buffer.bytes, moved) * self.scatter(access, c)
             accesses = -(-held // self.width(access, c))
-            instructions += steps * (MOVE_COST * accesses + WIDEN_COST * held * (access.element_bytes == 2))
+            instructions += steps * (rates.access * accesses + rates.widened * held * (access.element_bytes == 2))
         return memory, traffic, instructions
 
     def exchange(self, c: Tiles) -> tuple[float, float]:
         """Instructions of a thread, and the time it waits, for the folds that threads share."""
         instructions = us = 0.0
+        rates = self.machine.rates
         for kept, folded in (*self.folds, *self.scans):
             runs = c.elements(folded) // c.run(folded)
             sharing = max(1, min(FOLD_THREADS[c.reduce], runs, c.threads))
             results = max(c.elements(kept) * sharing / c.threads, c.run(kept))
-            results *= SCAN_COST * runs / sharing if (kept, folded) in self.scans else 1
-            instructions += results * SHUFFLE_COST * math.log2(min(sharing, LANES))
+            results *= rates.scan * runs / sharing if (kept, folded) in self.scans else 1
+            instructions += results * rates.shuffle * math.log2(min(sharing, LANES))
             if sharing > LANES:
-                instructions += results * SLOT_COST * c.threads / LANES
-                us += FOLD_US["block"] * (1 + c.threads / 2048)
-            else:
-                us += FOLD_US["lanes" if sharing > 1 else "serial"]
+                instructions += results * rates.slot * c.threads / LANES
+                us += rates.exchange_block_us * (1 + c.threads / 2048)
+            elif sharing > 1:
+                us += rates.exchange_lanes_us
         return instructions, us
 
     def repeats(self, axes: frozenset[str], c: Tiles) -> int:
@@ -250,7 +236,8 @@ class PartCost:
             return 1.0
         short = math.log2(LINE_BYTES / self.run_bytes(access, c))
         narrow = math.log2(VECTOR_BYTES / (self.width(access, c) * access.element_bytes))
-        return 1 + SCATTER * max(0.0, short) + NARROW * max(0.0, narrow)
+        rates = self.machine.rates
+        return 1 + rates.short_run * max(0.0, short) + rates.narrow * max(0.0, narrow)
 
     def width(self, access: Access, c: Tiles) -> int:
         """Elements that a thread moves at once."""

@@ -6,6 +6,41 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Rates:
+    """What the schedule model weighs by, as `python -m bench model` fits it to measured times.
+
+    Times: a step of a stream from the issue of its loads to the use of the last; an instruction, to the thread that
+    waits for it; an exchange between the threads of a fold. Instructions: of an operator of the terms, and how many of
+    those a special function counts for; of an access, and of each 16-bit element that it moves; of a kernel whatever it
+    does; of a fold among lanes for each doubling, and of the fold of each warp's result; scans do `scan` times more.
+    Shares by which a kernel gets slower: for each doubling of threads beyond the elements, of the runs shorter than a
+    line, of accesses narrower than the widest, and of registers beyond what keeps memory busy. `overlap` is how well
+    memory, arithmetic and latency hide behind one another: the order of their norm with one block on a multiprocessor,
+    how it grows with the number of blocks, and its limit.
+    """
+
+    step_us: float = 0.5
+    instruction_us: float = 0.0008
+    exchange_block_us: float = 0.2
+    exchange_lanes_us: float = 0.08
+    work: float = 1.4
+    special: float = 6.0
+    access: float = 2.0
+    widened: float = 1.0
+    kept: float = 45.0
+    shuffle: float = 2.0
+    slot: float = 1.1
+    scan: float = 2.0
+    idle: float = 0.25
+    short_run: float = 0.06
+    narrow: float = 0.01
+    spare: float = 0.05
+    overlap: float = 2.0
+    overlap_growth: float = 0.35
+    most_overlap: float = 8.0
+
+
+@dataclass(frozen=True)
 class Machine:
     """A GPU. Bandwidths and rates are measured on the card where `measured` is true, else from the data sheet."""
 
@@ -26,6 +61,7 @@ class Machine:
     registers_per_thread: int = 255
     threads_per_sm: int = 2048
     measured: bool = False
+    rates: Rates = Rates()
 
 
 H200 = Machine(
