@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import faulthandler
 import json
+import re
 import shutil
 from pathlib import Path
-from typing import Annotated
+from statistics import median
+from typing import Annotated, Any
 
 import torch
 import typer
 
-from bench import results, targets
-from bench.cases import CASES, case, select
-from bench.check import check, part, serve
-from bench.flight import Flight, fly
+from bench import model, results, sweep, targets
+from bench.cases import CASES, SWEEP, case, select
+from bench.check import check, check_one, part
+from bench.flight import ALONE, Flight, fly
 from bench.seconds import KINDS, measure_seconds
-from bench.worker import measure as measure_here
+from bench.worker import measure
+from bench.workers import Worker, serve
 from eggtile import tables
 from eggtile.measure import PEERS
 from eggtile.provenance import commit as tree_commit
@@ -31,6 +33,13 @@ EVERYONE = "eggtile,eager,compile,max-autotune,plain,flash,cudnn"
 def here() -> str:
     """The commit of the tree, or that it is unknown."""
     return tree_commit() or "unknown"
+
+
+def needs_card() -> None:
+    """End with code 2 where no kernel can be timed."""
+    if not torch.cuda.is_available():
+        typer.echo("bench: torch sees no CUDA device here; `check` needs none", err=True)
+        raise typer.Exit(2)
 
 
 @app.command("targets")
@@ -82,10 +91,10 @@ def check_command(
     raise typer.Exit(1 if wrong or not outcomes else 0)
 
 
-@app.command("check-cases", hidden=True)
-def check_cases_command() -> None:
-    """The worker of `check`: cases by name on standard input, verdicts as JSON on standard output."""
-    serve()
+@app.command("work", hidden=True)
+def work_command(kind: str) -> None:
+    """A worker: questions as JSON on standard input, a line each, and their answers on standard output."""
+    serve({"check": check_one, "measure": measure, "model": model.measure_lines}[kind])
 
 
 @app.command("measure")
@@ -93,17 +102,17 @@ def measure_command(
     pattern: Pattern = "",
     out: Annotated[Path, typer.Option(help="Folder for rows.jsonl.")] = Path("build/bench"),
     limit: Annotated[float, typer.Option(help="Seconds for all of it.")] = 480.0,
-    case_limit: Annotated[float, typer.Option(help="Seconds for one process of one case.")] = 120.0,
+    case_limit: Annotated[float, typer.Option(help="Seconds for one case in one process.")] = 120.0,
     processes: Annotated[int, typer.Option(min=1, help="Processes per case.")] = 5,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes at a time; only one times kernels.")] = 4,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at a time; only one times kernels.")] = 5,
     against: Against = EVERYONE,
+    modes: Annotated[str, typer.Option(help="cold, hot or both.")] = "cold,hot",
+    rounds: Annotated[int, typer.Option(min=2, help="Samples of every contender.")] = 15,
     tiny: Annotated[bool, typer.Option(help="Tiny sizes, to try the way.")] = False,
     commit: Annotated[str, typer.Option(help="The commit, where the tree has no repository.")] = "",
 ) -> None:
     """Gate and time cases on the GPU of this machine; rows are appended to rows.jsonl as they come."""
-    if not torch.cuda.is_available():
-        typer.echo("bench: torch sees no CUDA device here; `check` needs none", err=True)
-        raise typer.Exit(2)
+    needs_card()
     flight = Flight(
         against.split(","),
         out / "rows.jsonl",
@@ -113,27 +122,82 @@ def measure_command(
         processes,
         jobs,
         tiny,
+        modes.split(","),
+        rounds,
     )
-    cases = [c for c in select(pattern) if pattern or c in CASES]
-    skipped = fly(cases, flight)
+    fly([c for c in select(pattern) if pattern or c in CASES], flight)
     show_rows([out / "rows.jsonl"])
-    if skipped:
-        typer.echo(f"no time left for {', '.join(skipped)}")
 
 
-@app.command("one", hidden=True)
-def one_command(
-    name: str,
-    against: Against = EVERYONE,
-    tiny: bool = False,
-    process: int = 0,
-    commit: str = "unknown",
-    lock: Path | None = None,
-    report_after: Annotated[float, typer.Option(help="Say on stderr where it stands after these seconds.")] = 100.0,
+@app.command("sweep")
+def sweep_command(
+    pattern: Pattern = "",
+    out: Annotated[Path, typer.Option(help="Folder for sweep.jsonl.")] = Path("build/bench"),
+    limit: Annotated[float, typer.Option(help="Seconds for all of it.")] = 150.0,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at a time; only one times kernels.")] = 10,
+    rounds: Annotated[int, typer.Option(min=2, help="Samples of every contender.")] = 9,
+    tiny: Annotated[bool, typer.Option(help="Tiny sizes, to try the way.")] = False,
+    commit: Annotated[str, typer.Option(help="The commit, where the tree has no repository.")] = "",
 ) -> None:
-    """One case of `measure`, in this process; prints its row as JSON."""
-    faulthandler.dump_traceback_later(report_after)
-    typer.echo(json.dumps(measure_here(case(name), against.split(","), tiny, lock, commit, process)))
+    """Time row programs over row lengths and row counts, each point in one process, against torch.compile and a copy."""
+    needs_card()
+    rows = out / "sweep.jsonl"
+    cases = [c for c in SWEEP if re.search(pattern, c.name)]
+    fly(cases, Flight(sweep.CONTENDERS, rows, commit or here(), limit, 60.0, 1, jobs, tiny, ("cold",), rounds))
+    sweep.show(results.latest(results.load([rows])))
+
+
+model_app = typer.Typer(no_args_is_help=True, help="The schedule model: measure lines, judge it by them, fit it.")
+app.add_typer(model_app, name="model")
+Recorded = Annotated[Path, typer.Argument(help="Rows of `model measure`.")]
+
+
+@model_app.command("measure")
+def model_measure_command(
+    pattern: Pattern = "",
+    out: Annotated[Path, typer.Option(help="Folder for model.jsonl.")] = Path("build/bench"),
+    limit: Annotated[float, typer.Option(help="Seconds for all of it.")] = 150.0,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at a time; only one times kernels.")] = 8,
+    commit: Annotated[str, typer.Option(help="The commit, where the tree has no repository.")] = "",
+) -> None:
+    """Gate and time many schedule lines of every case of the fit and of its check."""
+    needs_card()
+    rows = out / "model.jsonl"
+    cases = [case(n) for n in (*model.FITTED, *model.HELD_OUT) if re.search(pattern, n)]
+    fly(cases, Flight((), rows, commit or here(), limit, 100.0, 1, jobs), lambda: Worker("model", ALONE))
+    show_model(results.load([rows]))
+
+
+@model_app.command("judge")
+def model_judge_command(source: Recorded) -> None:
+    """Price the measured lines by the model as it is now, and write that into the rows."""
+    rows = [model.judged(r, model.scheduled(case(r["of"]))) for r in results.load([source]) if "us" in r]
+    source.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    show_model(rows)
+
+
+@model_app.command("fit")
+def model_fit_command(
+    source: Recorded, steps: Annotated[int, typer.Option(help="Evaluations of the search.")] = 800
+) -> None:
+    """Fit the weights to the cases that are not held out; print them, and what they would give."""
+    rows = [(r, model.scheduled(case(r["of"]))) for r in results.load([source]) if "us" in r]
+    start = model.MACHINE.rates
+    found = model.fit([(r, own) for r, own in rows if r["of"] in model.FITTED], start, steps)
+    typer.echo("\n".join(f"{n} {getattr(start, n):g} -> {v:g}" for n, v in vars(found).items()))
+    show_model([model.judged(r, own.under(found)) for r, own in rows])
+
+
+def show_model(rows: list[dict[str, Any]]) -> None:
+    """The table of the model, and the correlations of the held-out cases."""
+    good = [r for r in rows if "us" in r]
+    tables.show("model against measured, cold", *model.table(good))
+    held = [r["spearman"] for r in good if r["of"] in model.HELD_OUT]
+    if held:
+        typer.echo(f"held out: median {median(held):.3f}, least {min(held):.3f} over {len(held)} cases")
+    for r in rows:
+        if "error" in r:
+            typer.echo(f"{r['case']}: {r['error']}")
 
 
 @app.command("seconds")
@@ -171,10 +235,12 @@ def show_command(files: Annotated[list[Path] | None, typer.Argument(show_default
 
 def show_rows(files: list[Path] | None) -> None:
     """One line a case: cold medians of every contender, our ratio to the best peer, our error."""
-    names = EVERYONE.split(",")
-    lines = []
     found = results.load(files)
-    for name, rows in results.latest([r for r in found if "contenders" in r]).items():
+    groups = results.latest([r for r in found if "contenders" in r])
+    timed = {n for rows in groups.values() for row in rows for n in row["contenders"]}
+    names = [*EVERYONE.split(","), *sorted(timed - {*EVERYONE.split(",")})]
+    lines = []
+    for name, rows in groups.items():
         ratios = against_best(rows, PEERS, "cold")
         ratio = geometric([ratios]) if ratios else None
         ours = rows[-1]["contenders"].get(OURS, {})
@@ -186,11 +252,12 @@ def show_rows(files: list[Path] | None) -> None:
                 best_peer(rows, PEERS, "cold") or "-",
                 f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else "-",
                 str(len(rows)),
+                str(ours.get("fallbacks", "-")),
                 tables.number(ours.get("max_rel_err")),
                 ours.get("error") or ours.get("reason") or "",
             ]
         )
-    header = ["case", "reference", *names, "best peer", "ratio", "processes", "error", "notes"]
+    header = ["case", "reference", *names, "best peer", "ratio", "processes", "fall-backs", "error", "notes"]
     tables.show("cold, us", header, lines)
     for row in found:
         if "error" in row:

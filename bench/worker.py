@@ -1,59 +1,82 @@
-"""One case in one process: build the contenders, hold them to float64, then time them interleaved."""
+"""One case in this process: build the contenders, hold them to float64, then time them interleaved."""
 
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator, Sequence
+import gc
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
-from bench.cases import Case, baseline
+from bench.cases import baseline, case
 from bench.peers import contenders
+from bench.workers import Question
 from eggtile.measure import Row, build_and_gate, time_calls
+from eggtile.optimized import Optimized
 from eggtile.provenance import taken_on
 from eggtile.timing import copies_for
 
 SEEDS_CHECKED = 2
+YARDSTICKS = {"copy": lambda *inputs: inputs[0].clone()}
+"""What is timed beside the contenders, and computes something else."""
 
 
 @contextmanager
-def turn(lock: Path | None, alone: bool) -> Iterator[None]:
+def turn(lock: Path, alone: bool) -> Iterator[None]:
     """Hold the card: shared while kernels only have to run, `alone` while they are timed."""
-    if lock is None:
-        yield
-        return
     with lock.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
 
 
-def measure(case: Case, names: Sequence[str], tiny: bool, lock: Path | None, commit: str, process: int) -> Row:
-    """The row of one process: every contender's errors and times, cold and hot, and all they were taken on."""
-    built = case.built(tiny)
-    torch.backends.cuda.matmul.allow_tf32 = case.tf32
-    fn, first = case.program(tiny, "cuda")
+def scheduled(call: object) -> Row:
+    """The schedule lines of a program of ours, and how many are the fall-back."""
+    if not isinstance(call, Optimized):
+        return {}
+    kernels = call.kernels
+    return {"schedules": [str(k.schedule) for k in kernels], "fallbacks": sum(k.fallback for k in kernels)}
+
+
+def measure(q: Question) -> Row:
+    """The row of one process: every contender's errors and times, and all they were taken on.
+
+    `q` names the `case`, who is timed `against` whom, the `modes` (cold, hot), the `rounds` and the `lock` of the card.
+    """
+    item, tiny, lock = case(q["case"]), q["tiny"], Path(q["lock"])
+    built = item.built(tiny)
+    torch.backends.cuda.matmul.allow_tf32 = item.tf32
+    fn, first = item.program(tiny, "cuda")
     with turn(lock, alone=False):
-        checked = [case.inputs(built, "cuda", k) for k in range(SEEDS_CHECKED)]
-        calls, found = build_and_gate(fn, checked, contenders(case, names))
+        checked = [item.inputs(built, "cuda", k) for k in range(SEEDS_CHECKED)]
+        calls, found = build_and_gate(
+            fn, checked, contenders(item, [n for n in q["against"] if n not in YARDSTICKS])
+        )
+        calls |= {n: call for n, call in YARDSTICKS.items() if n in q["against"]}
         del checked
     with turn(lock, alone=True):
         more = range(1, copies_for(sum(t.nbytes for t in first)))
-        copies = [first, *(case.inputs(built, "cuda", k) for k in more)]
-        times, clocks = time_calls(calls, copies)
-    return {
-        "case": case.name,
-        "dtype": case.dtype,
-        "dims": {**case.full, **(case.tiny if tiny else {})},
+        copies = [first, *(item.inputs(built, "cuda", k) for k in more)]
+        times, clocks = time_calls(calls, copies, q["rounds"], q["modes"])
+    row = {
+        "case": item.name,
+        "dtype": item.dtype,
+        "dims": {**item.full, **(item.tiny if tiny else {})},
         "tiny": tiny,
-        "process": process,
+        "process": q["process"],
         "flops": built.flops,
-        "bytes": case.bytes_moved(built),
+        "bytes": item.bytes_moved(built),
         "copies": len(copies),
-        "reference_us": None if tiny else baseline().get(case.name, {}).get("reference_us"),
-        "contenders": {name: {**row, **times.get(name, {})} for name, row in found.items()},
+        "reference_us": None if tiny else baseline().get(item.name, {}).get("reference_us"),
+        "contenders": {
+            n: {**found.get(n, {}), **scheduled(calls.get(n)), **times.get(n, {})} for n in (found | times)
+        },
         "clocks": clocks,
         **taken_on(),
-        "commit": commit,
+        "commit": q["commit"],
     }
+    del calls, copies, first, fn
+    gc.collect()
+    torch.cuda.empty_cache()
+    return row

@@ -96,13 +96,17 @@ def cold_copies(inputs: Tensors) -> list[Tensors]:
 
 
 def time_calls(
-    calls: Mapping[str, Function], copies: Sequence[Tensors], rounds: int = ROUNDS
+    calls: Mapping[str, Function],
+    copies: Sequence[Tensors],
+    rounds: int = ROUNDS,
+    modes: Sequence[str] = ("cold", "hot"),
 ) -> tuple[dict[str, Row], Row]:
-    """Every callable's cold and hot times, and the card's clocks before and during."""
+    """Every callable's times in the modes (cold, hot), and the card's clocks before and during."""
     before, during = query(*CLOCKS), {}
     times: dict[str, Row] = {name: {} for name in calls}
     with ThreadPoolExecutor(1) as aside:
-        for mode, sets in (("cold", copies), ("hot", copies[:1])):
+        for mode in modes:
+            sets = copies if mode == "cold" else copies[:1]
             replays = {name: prepare(call, sets) for name, call in calls.items()}
             asking = aside.submit(query, *CLOCKS)
             samples = interleave(replays, rounds)

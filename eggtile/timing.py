@@ -29,9 +29,9 @@ def copies_for(bytes_of_inputs: int, l2_bytes: int = L2_BYTES) -> int:
     return min(MOST_COPIES, max(1, math.ceil(2 * l2_bytes / max(1, bytes_of_inputs))))
 
 
-def calls_for(call_ms: float, copies: int) -> int:
-    """Calls in one replay: whole rotations over the copies that last about REPLAY_MS."""
-    wanted = min(400, max(2, REPLAY_MS / max(call_ms, 1e-3)))
+def calls_for(call_ms: float, copies: int, replay_ms: float = REPLAY_MS) -> int:
+    """Calls in one replay: whole rotations over the copies that last about `replay_ms`."""
+    wanted = min(400, max(2, replay_ms / max(call_ms, 1e-3)))
     return copies * max(1, round(wanted / copies))
 
 
@@ -45,7 +45,7 @@ class Replay:
     note: str = ""
 
 
-def prepare(fn: Function, copies: Sequence[Tensors]) -> Replay:
+def prepare(fn: Function, copies: Sequence[Tensors], replay_ms: float = REPLAY_MS) -> Replay:
     """Warm up, then capture the rotation over `copies`; the calls run without gradients."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
@@ -53,7 +53,7 @@ def prepare(fn: Function, copies: Sequence[Tensors]) -> Replay:
         for k in range(3):
             fn(*copies[k % len(copies)])
         call_ms = _elapsed_ms(lambda: [fn(*copies[k % len(copies)]) for k in range(3)]) / 3
-        calls = calls_for(call_ms, len(copies))
+        calls = calls_for(call_ms, len(copies), replay_ms)
 
         def rotate() -> None:
             with torch.no_grad():

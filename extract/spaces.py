@@ -223,7 +223,13 @@ class Rules:
         return 1 <= tile <= (1 if serial else padded(self.axes[axis]))
 
 
-def space(kernel: KernelForm, buffers: Sequence[Buffer], axes: Mapping[str, int], machine: Machine) -> Space:
+def space(
+    kernel: KernelForm,
+    buffers: Sequence[Buffer],
+    axes: Mapping[str, int],
+    machine: Machine,
+    most: int = MOST_LINES,
+) -> Space:
     """The schedule space of a kernel whose axes have the extents `axes`: what climbing the model from a few seeds meets."""
     subject = Subject(kernel, tuple(buffers), axes, machine)
     whole = Rules(subject)
@@ -232,7 +238,7 @@ def space(kernel: KernelForm, buffers: Sequence[Buffer], axes: Mapping[str, int]
     if priced[best] > WORTH_A_LAUNCH * machine.launch_us:
         priced |= _split_points(subject, whole.blocks(best))
     legal = [p for p, us in priced.items() if us < math.inf]
-    ranked = sorted(legal, key=lambda p: _rank(p, priced[p]))[:MOST_LINES]
+    ranked = sorted(legal, key=lambda p: _rank(p, priced[p]))[:most]
     lines = dict.fromkeys(p.line() for p in (*ranked, best) if priced[p] < math.inf)
     return Space((*lines, fallback_schedule(kernel)), subject)
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from bench.cases.spec import Case
 from bench.cases.suite import CASES, EXTRAS
+from bench.cases.sweep import SWEEP
 
-__all__ = ["CASES", "EXTRAS", "Case", "baseline", "case", "select"]
+__all__ = ["CASES", "EXTRAS", "SWEEP", "Case", "baseline", "case", "select"]
 
 
 def case(name: str) -> Case:
-    """The case of that name, of the suite or beside it."""
-    for c in (*CASES, *EXTRAS):
+    """The case of that name, of the suite, beside it, or of the sweep."""
+    for c in (*CASES, *EXTRAS, *SWEEP):
         if c.name == name:
             return c
     raise KeyError(f"no case is named {name}")

@@ -134,6 +134,13 @@ def _emmy() -> Iterator[Case]:
     yield Case("emmy.sdpa_causal_32x2048x128", 4, attention.library, _HEADS, _HEADS_TINY, "fp16")
 
 
+def _norms() -> Iterator[Case]:
+    """Normalised rows at a size where only the rate of memory counts."""
+    for dtype in ("bf16", "fp32"):
+        for name, build in (("rmsnorm", rows.rmsnorm), ("layernorm", rows.layernorm)):
+            yield Case(f"norm.{name}_16384x4096_{dtype}", 4, build, {"M": 16384, "N": 4096}, _MN, dtype)
+
+
 def _small() -> Iterator[Case]:
     small = {"B": 1, "H": 8, "HK": 8, "S": 512, "L": 512, "D": 64}
     yield Case("small.matmul_4x2x3", 4, products.matmul, {"M": 4, "N": 2, "K": 3}, {}, "fp32")
@@ -159,4 +166,4 @@ def _others() -> Iterator[Case]:
 
 
 CASES: tuple[Case, ...] = (*_pointwise_and_rows(), *_products(), *_attention(), *_layers_and_layouts())
-EXTRAS: tuple[Case, ...] = (*_emmy(), *_small(), *_others())
+EXTRAS: tuple[Case, ...] = (*_emmy(), *_norms(), *_small(), *_others())
