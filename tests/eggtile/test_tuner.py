@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from codegen.compile import compile_text
+from codegen.disassemble import to_sass
 from eggtile.pipeline import Options, compile_program
 from eggtile.tuner import Limits, Report, Tuner, tune
 from eggtile.worker import Worker
@@ -21,6 +23,7 @@ from extract.evidence import Evidence, Where
 from extract.spaces import space
 from ir.machine import H200
 from tests.eggtile.fake_device import command
+from tests.gpu import tune_smoke
 
 LIMITS = Limits(lines=10, rounds=3, candidate_s=1.5, threads=2)
 WHERE = Where(H200.name, H200.target, "13.0", "1", "this")
@@ -180,6 +183,15 @@ def column_sums(x: torch.Tensor) -> torch.Tensor:
     return x.sum(0)
 
 
+@pytest.mark.parametrize("fault", tune_smoke.PLANTED)
+def test_a_planted_fault_reaches_the_machine_code(fault: str) -> None:
+    """A compiler may leave out what has no effect, a loop without end among it."""
+    inputs = [torch.randn(1, 32, tune_smoke.COLUMNS), torch.randn(tune_smoke.COLUMNS)]
+    text = compile_program(tune_smoke.normal, inputs).kernels[0].only.text
+    right, wrong = (to_sass(compile_text(t, H200.target).cubin) for t in (text, tune_smoke.spoiled(text, fault)))
+    assert right != wrong
+
+
 def listed_space() -> tuple[object, ...]:
     from_space = compile_program(normal, [X]).kernels[0]
     return space(from_space.canonical.kernel, from_space.buffers, from_space.canonical.axes, H200).lines
@@ -201,6 +213,8 @@ def test_a_form_that_measures_slow_gives_way(store: Evidence) -> None:
 KILLED = """
 import sys, torch
 from pathlib import Path
+from codegen.compile import compile_text
+from codegen.disassemble import to_sass
 from eggtile.pipeline import Options
 from eggtile.tuner import Limits, Tuner, tune
 from eggtile.worker import Worker

@@ -29,11 +29,14 @@ COLUMNS = 2048
 LIMITS = Limits(lines=12, candidate_s=10.0)
 PLANTED: Mapping[str, tuple[str, Callable[[str], str]]] = {
     "wrong": ("wrong", lambda body: body.replace("rsqrtf(", "sqrtf(")),
-    "hanging": ("hung", lambda body: "volatile int forever = 1; while (forever) {}\n" + body),
+    "hanging": ("hung", lambda body: "while (true) __nanosleep(1000);\n" + body),
     "far outside": ("crashed", lambda body: "b0[1ull << 40] = 1;\n" + body),
     "just outside": ("wrong", lambda body: "if (threadIdx.x == 0) b0[-1] = 1;\n" + body),
 }
-"""What goes wrong in a kernel, the status that it must get, and the change of its body; b0 is what it writes."""
+"""What goes wrong in a kernel, the status that it must get, and the change of its body; b0 is what it writes.
+
+A loop without an effect may be left out by a compiler; one that sleeps stays.
+"""
 _PARAMETERS = re.compile(r"(extern \"C\" __global__[^{]*\{\n)")
 
 
@@ -44,16 +47,21 @@ def normal(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 def planted(lines: Sequence[str]) -> Build:
     """A build that spoils the text of the first lines, one fault each."""
-    faults = dict(zip(lines, PLANTED.values(), strict=False))
+    faults = dict(zip(lines, PLANTED, strict=False))
 
-    def spoiled(known: Canonical, buffers: Sequence[Buffer], line: Schedule, machine: Machine) -> Built:
+    def made(known: Canonical, buffers: Sequence[Buffer], line: Schedule, machine: Machine) -> Built:
         (program, text), *later = build(known, buffers, line, machine)
         if str(line) in faults:
-            head, signature, body = _PARAMETERS.split(text, maxsplit=1)
-            text = head + signature + faults[str(line)][1](body)
+            text = spoiled(text, faults[str(line)])
         return ((program, text), *later)
 
-    return spoiled
+    return made
+
+
+def spoiled(text: str, fault: str) -> str:
+    """The text of a kernel with a planted fault."""
+    head, signature, body = _PARAMETERS.split(text, maxsplit=1)
+    return head + signature + PLANTED[fault][1](body)
 
 
 def lines_of(inputs: Sequence[torch.Tensor], options: Options) -> list[str]:
