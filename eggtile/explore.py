@@ -54,6 +54,7 @@ def egraph_row(graph: EGraph) -> dict[str, Any]:
         "stop": graph.report.stop,
         "phases": [vars(p) for p in graph.report.phases],
         "laws": [vars(law) for law in graph.report.laws if law.matches],
+        "analyses": [vars(a) for a in graph.report.analyses],
     }
 
 

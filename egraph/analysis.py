@@ -13,7 +13,7 @@ from ir.ops import BINARY, MONOIDS, UNARY
 DECLARATIONS = """
 (sort E)
 (sort Axes (Set String))
-(function slot (i64) E :no-merge)
+(constructor slot (i64) E)
 (function axes_named (String) Axes :no-merge)
 (function free (E) Axes :merge (set-intersect old new))
 (function folded (E) Axes :merge (set-intersect old new))

@@ -16,8 +16,10 @@ Axes = frozenset[str]
 NONE: Axes = frozenset()
 
 
-def kept_whole(terms: Sequence[T.Term]) -> dict[T.Term, Axes]:
-    """Of terms in postorder: the folds that are kept whole, each with the axes over which it is."""
+def kept_whole(terms: Sequence[T.Term]) -> tuple[dict[T.Term, Axes], dict[T.Term, Axes]]:
+    """Of terms in postorder: the folds that are kept whole, each with the axes over which it is; and the axes over which
+    each term holds folds, as its readers see it.
+    """
     around: dict[T.Term, Axes] = {}
     for t in reversed(terms):
         own = around.get(t, NONE)
@@ -41,4 +43,4 @@ def kept_whole(terms: Sequence[T.Term]) -> dict[T.Term, Axes]:
             case T.At():
                 inside = NONE
         folded[t] = inside
-    return whole
+    return whole, folded

@@ -96,6 +96,7 @@ def times(graph: EGraph) -> Json:
             for x in graph.report.laws
             if x.matches
         ],
+        "analyses": report["analyses"],
     }
 
 

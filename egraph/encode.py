@@ -6,8 +6,10 @@ a set of strings, a dtype is a code whose bitwise or joins types, and Prefix has
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 
 from egraph.border import kept_whole
@@ -29,6 +31,7 @@ _KIND = {
 }  # fmt: skip
 _SORT = {"text": "String", "bits": "i64", "dtype": "i64", "term": "E", "axes": "Axes"}
 _ROW_SORT = {"text": "String", "bits": "i64", "dtype": "i64", "term": "i64", "axes": "String"}
+_FROM_ROW = {"term": "(slot {})", "axes": "v{}"}
 
 CLASSES: dict[str, type[T.Term]] = {
     c.__name__: c
@@ -58,23 +61,23 @@ class Constructor:
 
     @property
     def row_signature(self) -> str:
-        """The relation of inserted rows (number of the term, arguments) and the rule that makes terms of them."""
+        """The relation of inserted rows (number of the term, arguments) and the rule that makes terms of them.
+
+        A term stands in its slot from the start, so that all rows go in at once, whatever their depth.
+        """
         args = [f"a{k}" for k in range(len(self.kinds))]
-        body, made = [f"(in_{self.name} {' '.join(['k', *args])})"], []
-        for arg, kind in zip(args, self.kinds, strict=True):
-            made.append(f"v{arg}" if kind in ("term", "axes") else arg)
-            if kind == "term":
-                body.append(f"(= v{arg} (slot {arg}))")
-            elif kind == "axes":
-                body.append(f"(= v{arg} (axes_named {arg}))")
+        made = [_FROM_ROW.get(kind, "{}").format(arg) for arg, kind in zip(args, self.kinds, strict=True)]
+        sets = [f"(= v{a} (axes_named {a}))" for a, kind in zip(args, self.kinds, strict=True) if kind == "axes"]
+        body = " ".join((f"(in_{self.name} {' '.join(['k', *args])})", *sets))
         sorts = " ".join(_ROW_SORT[k] for k in self.kinds)
-        term = f"({self.name} {' '.join(made)})"
         return (
             f"(relation in_{self.name} (i64 {sorts}))\n"
-            f'(rule ({" ".join(body)}) ((set (slot k) {term})) :ruleset insert :name "insert {self.name}")'
+            f"(rule ({body}) ((union (slot k) ({self.name} {' '.join(made)})))"
+            f' :ruleset insert :name "insert {self.name}")'
         )
 
 
+@cache
 def _constructor(op: str, arity: int) -> Constructor:
     kinds: list[str] = []
     suffix = ""
@@ -117,8 +120,10 @@ def unsigned(bits: int) -> int:
     return bits % (1 << 64)
 
 
-def arguments(t: T.Term, number: dict[T.Term, int]) -> list[str]:
-    """The columns of the row of `t`, given the numbers of its subterms."""
+def arguments(
+    t: T.Term, number: Mapping[T.Term, int], named: Callable[[tuple[str, ...]], str] = " ".join
+) -> list[str]:
+    """The columns of the row of `t`, given the numbers of its subterms and the names of its sets of axes."""
     out: list[str] = []
     for f in fields(t):
         value = getattr(t, f.name)
@@ -128,7 +133,7 @@ def arguments(t: T.Term, number: dict[T.Term, int]) -> list[str]:
             case "terms":
                 out += [str(number[v]) for v in value]
             case "axes":
-                out.append(" ".join(value))
+                out.append(named(value))
             case "dtype":
                 out.append(str(DTYPE_CODE[value]))
             case "bits":
@@ -136,6 +141,28 @@ def arguments(t: T.Term, number: dict[T.Term, int]) -> list[str]:
             case _:
                 out.append(value)
     return out
+
+
+class AxisSets:
+    """Sets of axes by their names in row files; `text` defines each once, from a smaller one where that is known."""
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self._names: dict[frozenset[str], str] = {}
+
+    def named(self, axes: Collection[str], near: Iterable[frozenset[str]] = ()) -> str:
+        """The name of a set; `near` are sets that may be a large part of it."""
+        key = frozenset(axes)
+        if key not in self._names:
+            parts = [p for p in near if p in self._names and p <= key]
+            part = max(parts, key=len, default=frozenset[str]())
+            rest = " ".join(f'"{a}"' for a in sorted(key - part))
+            value = f"(set-of {rest})" if rest else "(set-empty)"
+            if part:
+                value = f'(set-union (axes_named "{self._names[part]}") {value})'
+            self._names[key] = str(len(self._names))
+            self.text.append(f'(set (axes_named "{self._names[key]}") {value})')
+        return self._names[key]
 
 
 @dataclass(frozen=True)
@@ -154,48 +181,42 @@ class Rows:
 
 
 def encode(roots: Iterable[T.Term], tags: Iterable[tuple[str, T.Term, tuple[T.Term, ...]]] = ()) -> Rows:
-    """The rows of all terms below `roots` and of the tags, each (label, term, operands)."""
+    """The rows of all terms below `roots` and of the tags, each (label, term, operands).
+
+    A row says what its term's children would tell of it: free axes, folded axes and dtype.
+    """
     named = list(tags)
     everything = [*roots, *(t for _, term, operands in named for t in (term, *operands))]
     number = {t: k for k, t in enumerate(postorder(*everything))}
-    whole = kept_whole(tuple(number))
+    whole, folded = kept_whole(tuple(number))
     seen_as: dict[T.Term, int] = dict(number)
     seen_as.update((t, len(number) + k) for k, t in enumerate(whole))
     used: dict[str, Constructor] = {}
-    lines: dict[str, list[str]] = {}
-    axis_lists: set[tuple[str, ...]] = set()
+    lines: dict[str, list[str]] = defaultdict(list)
+    sets = AxisSets()
     for t, k in number.items():
-        c = constructor_of(t)
-        used[c.name] = c
-        lines.setdefault(c.name, []).append("\t".join([str(k), *arguments(t, seen_as)]))
-        if isinstance(t, T.Fold):
-            axis_lists.add(t.axes)
-    if whole:
-        used[WHOLE.name] = WHOLE
-        lines[WHOLE.name] = [f"{seen_as[t]}\t{' '.join(sorted(axes))}\t{number[t]}" for t, axes in whole.items()]
-        axis_lists.update(tuple(sorted(axes)) for axes in whole.values())
-    text = [c.row_signature for c in used.values()]
-    for axes in sorted(axis_lists):
-        members = " ".join(f'"{a}"' for a in axes)
-        text.append(f'(set (axes_named "{" ".join(axes)}") (set-of {members}))')
+        c = used.setdefault(constructor_of(t).name, constructor_of(t))
+        lines[c.name].append("\t".join([str(k), *arguments(t, seen_as, sets.named)]))
+        hidden = whole.get(t, frozenset())
+        known = sets.named(t.free), sets.named(folded[t] | hidden, [folded[x] for x in t.terms])
+        lines["known"].append("\t".join([str(k), *known, str(DTYPE_CODE[t.dtype])]))
+        if hidden:
+            used[WHOLE.name] = WHOLE
+            lines[WHOLE.name].append(f"{seen_as[t]}\t{sets.named(hidden)}\t{k}")
+            known = sets.named(t.free), sets.named(folded[t])
+            lines["known"].append("\t".join([str(seen_as[t]), *known, str(DTYPE_CODE[t.dtype])]))
     for label, term, operands in named:
         c = tensor_constructor(len(operands))
-        if c.name not in used:
-            used[c.name] = c
-            text.append(f"{c.signature}\n{_tensor_rule(c)}")
+        used.setdefault(c.name, c)
         cells = [str(number[term]), label, *(str(number[o]) for o in operands)]
-        lines.setdefault(c.name, []).append("\t".join(cells))
-    text += [f'(input in_{name} "{name}.tsv")' for name in lines]
+        lines[c.name].append("\t".join(cells))
+    text = [c.signature for c in used.values() if c.op == "Tensor"]
+    text += [c.row_signature for c in used.values()]
+    text += [KNOWN, *sets.text, *(f'(input in_{name} "{name}.tsv")' for name in lines)]
     files = {name: "\n".join(rows) + "\n" for name, rows in lines.items()}
     return Rows(number, tuple(used.values()), files, "\n".join(text))
 
 
-def _tensor_rule(c: Constructor) -> str:
-    args = [f"a{k}" for k in range(len(c.terms))]
-    body = " ".join(f"(= v{a} (slot {a}))" for a in args)
-    made = " ".join(["label", *(f"v{a}" for a in args)])
-    return (
-        f"(relation in_{c.name} (i64 String {' '.join(['i64'] * len(args))}))\n"
-        f"(rule ((in_{c.name} k label {' '.join(args)}) (= e (slot k)) {body}) "
-        f'((union e ({c.name} {made}))) :ruleset insert :name "insert {c.name}")'
-    )
+KNOWN = """(relation in_known (i64 String String i64))
+(rule ((in_known k f g d) (= s (axes_named f)) (= t (axes_named g)))
+      ((set (free (slot k)) s) (set (folded (slot k)) t) (set (dtype (slot k)) d)) :ruleset insert :name "insert known")"""

@@ -50,11 +50,24 @@ class LawReport:
 
 
 @dataclass(frozen=True)
+class AnalysisReport:
+    """What no law is charged for: the rules that add to one table, by its name, or the engine's own work."""
+
+    name: str
+    matches: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Report:
-    """Where the time went: the parts sum to `seconds` but for the clock's own reading."""
+    """Where the time went: the parts sum to `seconds` but for the clock's own reading.
+
+    The laws and the analyses together are what the phases did.
+    """
 
     phases: tuple[PhaseReport, ...]
     laws: tuple[LawReport, ...]
+    analyses: tuple[AnalysisReport, ...]
     build_seconds: float
     insert_seconds: float
     read_seconds: float
@@ -95,7 +108,7 @@ class EGraph:
     tensors: Mapping[int, tuple[ENode, ...]] = field(default_factory=dict)
     origin: Mapping[tuple[int, ENode], str] = field(default_factory=dict, compare=False)
     joins: Mapping[int, tuple[str, ...]] = field(default_factory=dict, compare=False)
-    report: Report = field(compare=False, default=Report((), (), 0.0, 0.0, 0.0, 0.0, 0, 0))
+    report: Report = field(compare=False, default=Report((), (), (), 0.0, 0.0, 0.0, 0.0, 0, 0))
 
     @property
     def nodes(self) -> int:

@@ -155,40 +155,49 @@ def _merged(nodes: Classes, alias: dict[int, int]) -> Classes:
         return nodes
     out: Classes = defaultdict(set)
     for c, ns in nodes.items():
+        into = out[alias.get(c, c)]
         for n in ns:
             if n.op != "Whole":
-                children = tuple(alias.get(k, k) for k in n.children)
-                out[alias.get(c, c)].add(ENode(n.op, n.payload, children))
+                moved = any(k in alias for k in n.children)
+                into.add(ENode(n.op, n.payload, tuple(alias.get(k, k) for k in n.children)) if moved else n)
     return out
 
 
 def _folded(nodes: Classes, rank: dict[int, int]) -> dict[int, frozenset[str]]:
-    """Axes over which every way to compute a class folds."""
-    folded: dict[int, frozenset[str]] = {}
+    """Axes over which every way to compute a class folds; while they are sought, a set of axes is a number."""
+    bits: dict[str, int] = {}
+    ways = {c: [_way(n, bits) for n in nodes[c] if c not in n.children] for c in sorted(rank, key=rank.__getitem__)}
+    folded: dict[int, int] = {}
     changed = True
     while changed:
         changed = False
-        for c in sorted(rank, key=rank.__getitem__):
-            ways = [_node_folded(n, folded) for n in nodes[c] if c not in n.children]
-            found = frozenset.intersection(*(w for w in ways if w is not None))
-            changed = changed or folded.get(c) != found
-            folded[c] = found
-    return folded
+        for c, found in ways.items():
+            every = -1
+            for kids, added, kept in found:
+                inside = added
+                for k in kids:
+                    inside |= folded.get(k, -1)
+                every &= inside & kept
+            changed = changed or folded.get(c) != every
+            folded[c] = every
+    sets = {n: frozenset(a for a, bit in bits.items() if n & bit) for n in set(folded.values())}
+    return {c: sets[n] for c, n in folded.items()}
 
 
-def _node_folded(n: ENode, folded: dict[int, frozenset[str]]) -> frozenset[str] | None:
-    """The axes that a node folds over inside, or None while a child is not known."""
-    if any(k not in folded for k in n.children):
-        return None
-    inside = frozenset[str]().union(*(folded[k] for k in n.children))
+def _way(n: ENode, bits: dict[str, int]) -> tuple[tuple[int, ...], int, int]:
+    """A node as its operands, the axes that it folds over itself and those that its value may hold folds over."""
+
+    def along(names: Iterable[str | int]) -> int:
+        return sum(bits.setdefault(str(a), 1 << len(bits)) for a in names)
+
     match n.op:
         case "Fold":
-            return inside | {str(a) for a in n.payload[:-1]}
-        case "Prefix":
-            return inside - {str(n.payload[1])}
+            return n.children, along(n.payload[:-1]), -1
         case "Extent":
-            return frozenset((str(n.payload[0]),))
-    return inside
+            return n.children, along(n.payload), -1
+        case "Prefix":
+            return n.children, 0, ~along(n.payload[1:])
+    return n.children, 0, -1
 
 
 def _reachable(

@@ -44,7 +44,7 @@ class _Recall:
         self.slots = {int(str(args[0])): c for (name, args), c in outputs.items() if name == "slot"}
         self.keys: dict[T.Term, Key] = {}
         written: dict[Key, tuple[Key | None, ...]] = {}
-        whole = kept_whole(tuple(reader.rows.number))
+        whole, _ = kept_whole(tuple(reader.rows.number))
         seen_as = dict(reader.rows.number) | {t: len(reader.rows.number) + k for k, t in enumerate(whole)}
         seen: dict[T.Term, Key] = {}
         for t in reader.rows.number:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from egglog import bindings
 
 from egraph.analysis import prelude, stated
 from egraph.encode import FIXED, PREFIX_CONSTRUCTORS, Rows, encode
-from egraph.graph import Budget, EGraph, EGraphError, LawReport, PhaseReport, Report
+from egraph.graph import AnalysisReport, Budget, EGraph, EGraphError, LawReport, PhaseReport, Report
 from egraph.law import Law
 from egraph.laws import PLUMBING, laws
 from egraph.matches import Rule, Signature, recorded
@@ -45,71 +46,84 @@ ROUNDS_PER_LOOK = 4
 LARGE = 5_000  # nodes; a graph this large is looked at after every round
 
 
+COMMANDS = re.compile(r"\n(?=\()")  # one by one, since each parsed node of a text holds a copy of all of it
 UNITS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 SPENT = re.compile(r'"([^"]*)": ([\d.]+)(ns|µs|ms|s)')
+PER_RULE = "search_and_apply_time_per_rule"
+BOOKKEEPING = {"merge_time_per_ruleset": "rows put in", "rebuild_time_per_ruleset": "congruence"}
 
 
-def rule_seconds(report: str) -> Iterator[tuple[str, float]]:
-    """Each rule with the time of its search and application, from a printed run report.
+def rule_seconds(report: str, field: str = PER_RULE) -> Iterator[tuple[str, float]]:
+    """Each rule (or ruleset) with its time in a field of a printed run report.
 
     The attributes of the report hold these times a thousandfold too small, cut to whole microseconds.
     """
-    times = report.partition("search_and_apply_time_per_rule: {")[2].partition("}")[0]
+    times = report.partition(field + ": {")[2].partition("}")[0]
     for m in SPENT.finditer(times):
         yield m[1], float(m[2]) * UNITS[m[3]]
 
 
 class Engine:
-    """One egglog e-graph, with the seconds and matches of each law."""
+    """One egglog e-graph, with the seconds and matches of each law and of everything else that runs."""
 
     def __init__(self, folder: Path) -> None:
         self.egraph = bindings.EGraph(fact_directory=str(folder))
-        self.seconds: dict[str, float] = {}
-        self.matches: dict[str, int] = {}
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.matches: dict[str, int] = defaultdict(int)
 
     def run(self, text: str) -> bool:
         """Run egglog text; whether a schedule in it changed the graph."""
         changed = False
-        for output in self.egraph.run_program(*self.egraph.parse_program(text)):
-            if isinstance(output, bindings.RunScheduleOutput):
-                changed = changed or output.report.updated
-                self._count(output.report)
+        for command in COMMANDS.split(text):
+            start = time.perf_counter()
+            for output in self.egraph.run_program(*self.egraph.parse_program(command)):
+                if isinstance(output, bindings.RunScheduleOutput):
+                    changed = changed or output.report.updated
+                    self._count(output.report, time.perf_counter() - start)
         return changed
 
-    def _count(self, report: bindings.RunReport) -> None:
+    def _count(self, report: bindings.RunReport, elapsed: float) -> None:
+        """Credit a schedule that took `elapsed` seconds to its rules; what they do not account for is `scheduling`."""
+        start = time.perf_counter()
         for rule, matches in report.num_matches_per_rule.items():
-            name = rule.partition("/")[0]
-            self.matches[name] = self.matches.get(name, 0) + matches
-        for rule, seconds in rule_seconds(str(report)):
-            name = rule.partition("/")[0]
-            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+            self.matches[rule.partition("/")[0]] += matches
+        text = str(report)
+        spent = list(rule_seconds(text))
+        for field, name in BOOKKEEPING.items():
+            spent += ((name, seconds) for _, seconds in rule_seconds(text, field))
+        spent.append(("scheduling", elapsed - sum(seconds for _, seconds in spent)))
+        for rule, seconds in spent:
+            self.seconds[rule.partition("/")[0]] += seconds
+        self.seconds["reports read"] += time.perf_counter() - start
 
     def nodes(self, constructors: Collection[str]) -> int:
         """The rows of the given constructors."""
+        start = time.perf_counter()
         (sizes,) = self.egraph.run_program(*self.egraph.parse_program("(print-size)"))
         assert isinstance(sizes, bindings.PrintAllFunctionsSize)
+        self.seconds["reports read"] += time.perf_counter() - start
         return sum(n for name, n in sizes.sizes if name in constructors)
 
     def saturate(self, phase: Phase, constructors: Collection[str], budget: Budget, deadline: float) -> PhaseReport:
-        """Run one phase until it is saturated or the budget is spent."""
+        """Run one phase until it is saturated or the budget is spent; the facts of what there is are always complete."""
         start = time.perf_counter()
         runs = " ".join(f"(run {r})" for r in phase.rulesets)
         one = f"(seq (saturate (seq (saturate (run facts)) (run norm))) {runs})"
-        done, nodes, stop = 0, 0, "iterations"
-        while done < budget.iterations:
+        done, nodes, stop = 0, self.nodes(constructors), ""
+        while not stop:
             rounds = min(ROUNDS_PER_LOOK if nodes < LARGE else 1, budget.iterations - done)
-            changed = self.run(f"(run-schedule (repeat {rounds} {one}))")
-            done += rounds
-            nodes = self.nodes(constructors)
-            if not changed:
-                stop = "saturated"
-                break
             if nodes > budget.nodes:
                 stop = "nodes"
-                break
-            if time.perf_counter() > deadline:
+            elif time.perf_counter() > deadline:
                 stop = "seconds"
-                break
+            elif rounds <= 0:
+                stop = "iterations"
+            elif not self.run(f"(run-schedule (repeat {rounds} {one}))"):
+                done, stop = done + rounds, "saturated"
+            else:
+                done, nodes = done + rounds, self.nodes(constructors)
+        if stop != "saturated":
+            self.run("(run-schedule (saturate (run facts)))")
         return PhaseReport(phase.name, time.perf_counter() - start, nodes, done, stop)
 
 
@@ -146,11 +160,13 @@ def saturate(
         text, rules, signatures = recorded(text)
     with TemporaryDirectory() as folder:
         engine = Engine(Path(folder))
-        engine.run(text)
+        engine.run(titled(text))
         built = time.perf_counter()
         rows.write(Path(folder))
         engine.run(_insertion(rows))
     inserted = time.perf_counter()
+    engine.seconds.clear()
+    engine.matches.clear()
     names = {c.name for c in (*FIXED, *PREFIX_CONSTRUCTORS, *rows.constructors)}
     deadline = inserted + budget.seconds
     reports = [engine.saturate(p, names, budget, deadline) for p in phases or AS_WRITTEN]
@@ -163,6 +179,7 @@ def saturate(
     report = Report(
         tuple(reports),
         _law_reports(engine, chosen),
+        _analysis_reports(engine, chosen),
         built - start,
         inserted - built,
         end - saturated,
@@ -187,9 +204,19 @@ def _insertion(rows: Rows) -> str:
             rows.text,
             " ".join(f'(axis "{a}")' for a in axes),
             stated(rows.number),
-            "(run-schedule (saturate (run insert)))",
+            "(run-schedule (run insert))",
         )
     )
+
+
+def titled(text: str) -> str:
+    """The program with a name for every rule that has none: the first table that it adds to."""
+    commands = COMMANDS.split(text)
+    for k, command in enumerate(commands):
+        if command.startswith("(rule ") and " :name " not in command:
+            table = command[command.rindex("((") :].removeprefix("((set ").lstrip("(").split()[0]
+            commands[k] = f'{command.rstrip()[:-1]} :name "{table}/{k}")'
+    return "\n".join(commands)
 
 
 def _law_reports(engine: Engine, chosen: Sequence[Law]) -> tuple[LawReport, ...]:
@@ -197,3 +224,8 @@ def _law_reports(engine: Engine, chosen: Sequence[Law]) -> tuple[LawReport, ...]
         LawReport(x.name, x.family, x.class_, engine.matches.get(x.name, 0), engine.seconds.get(x.name, 0.0))
         for x in chosen
     )
+
+
+def _analysis_reports(engine: Engine, chosen: Sequence[Law]) -> tuple[AnalysisReport, ...]:
+    names = engine.seconds.keys() - {x.name for x in chosen}
+    return tuple(AnalysisReport(n, engine.matches.get(n, 0), engine.seconds[n]) for n in sorted(names))

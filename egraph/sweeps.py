@@ -2,74 +2,74 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
 
 from egraph.canonical import Classes
 from egraph.graph import ENode
 
 
 def sweepable(
-    nodes: Classes, candidates: Iterable[tuple[int, str]], new: dict[tuple[str, int], int]
+    nodes: Classes, candidates: Iterable[tuple[int, str]], new: Mapping[tuple[str, int], int]
 ) -> set[tuple[int, str]]:
-    """The candidates (fold class, axis) whose next prefix needs only prefixes before the step that are sweepable too."""
+    """The candidates (fold class, axis) whose next prefix needs only prefixes before the step that are sweepable too.
+
+    All axes go at once: a set of axes is a number with a bit for each.
+    """
     kept = set(candidates)
+    bits = {axis: 1 << k for k, axis in enumerate(sorted({j for _, j in kept}))}
     while True:
-        dropped: set[tuple[int, str]] = set()
-        for axis in {j for _, j in kept}:
-            states = {c for c, j in kept if j == axis}
-            built = _built(nodes, axis, states)
-            dropped |= {(c, axis) for c in states if new[axis, c] not in built}
+        states: dict[int, int] = defaultdict(int)
+        for c, axis in kept:
+            states[c] |= bits[axis]
+        built = _built(nodes, bits, states)
+        dropped = {(c, axis) for c, axis in kept if not built.get(new[axis, c], 0) & bits[axis]}
         if not dropped:
             return kept
         kept -= dropped
 
 
-def _built(nodes: Classes, axis: str, states: set[int]) -> set[int]:
-    """Classes with a term for one step along `axis` that reads the given states and completes no fold over the axis."""
+def _built(nodes: Classes, bits: Mapping[str, int], states: Mapping[int, int]) -> dict[int, int]:
+    """Per class the axes along which it has a term for one step that reads the given states and completes no fold."""
+    every = (1 << len(bits)) - 1
 
-    def usable(n: ENode) -> bool:
+    def along(names: Iterable[object]) -> int:
+        return sum(bits.get(str(a), 0) for a in names)
+
+    def rule(n: ENode) -> tuple[int, int, tuple[int, ...]]:
+        """Axes along which the node can be used, those along which it needs no operand, and the operands."""
         match n.op:
             case "Prefix":
-                return n.payload[:2] == ("old", axis) and n.children[0] in states
+                own = bits.get(str(n.payload[1]), 0) if n.payload[0] == "old" else 0
+                return own & states.get(n.children[0], 0), every, ()
             case "Fold":
-                return axis not in n.payload[:-1]
-        return True
-
-    def needs(n: ENode) -> tuple[int, ...]:
-        match n.op:
-            case "Prefix":
-                return ()
+                return every & ~along(n.payload[:-1]), 0, n.children
             case "Whole":  # there before the stream starts
-                return () if axis in n.payload else n.children
+                return every, along(n.payload), n.children
             case "At":
-                return n.children[:1]
-        return n.children
+                return every, 0, n.children[:1]
+        return every, 0, n.children
 
-    return _closed(nodes, usable, needs)
+    readers: dict[int, list[tuple[int, int, int, tuple[int, ...]]]] = defaultdict(list)
+    built: dict[int, int] = {}
+    grown: deque[int] = deque()
 
+    def reach(c: int, usable: int, free: int, needs: tuple[int, ...]) -> None:
+        found = every
+        for k in needs:
+            found &= built.get(k, 0)
+        old = built.get(c, 0)
+        if (usable & (free | found)) | old != old:
+            built[c] = old | usable & (free | found)
+            grown.append(c)
 
-def _closed(nodes: Classes, usable: Callable[[ENode], bool], needs: Callable[[ENode], tuple[int, ...]]) -> set[int]:
-    """The least set of classes that have a usable node all of whose needs are in the set."""
-    waiting: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
-    ready: list[int] = []
     for c, ns in nodes.items():
         for n in ns:
-            if usable(n):
-                wanted = set(needs(n))
-                count = [len(wanted)]
-                for k in wanted:
-                    waiting[k].append((c, count))
-                if not wanted:
-                    ready.append(c)
-    done: set[int] = set()
-    while ready:
-        c = ready.pop()
-        if c in done:
-            continue
-        done.add(c)
-        for parent, count in waiting[c]:
-            count[0] -= 1
-            if not count[0]:
-                ready.append(parent)
-    return done
+            way = c, *rule(n)
+            for k in set(way[3]):
+                readers[k].append(way)
+            reach(*way)
+    while grown:
+        for way in readers[grown.popleft()]:
+            reach(*way)
+    return built

@@ -85,8 +85,16 @@ def test_a_spent_budget_stops_and_says_so() -> None:
     assert saturate(p, budget=Budget(nodes=20)).report.stop == "nodes"
     assert saturate(p, budget=Budget(iterations=1)).report.stop == "iterations"
     assert saturate(p, budget=Budget(seconds=0.0)).report.stop == "seconds"
-    partial = saturate(p, budget=Budget(nodes=20))
-    assert list(disagreements(partial, inputs(p))) == []
+    for budget in (
+        Budget(nodes=1),
+        Budget(nodes=20),
+        Budget(iterations=0),
+        Budget(iterations=1),
+        Budget(seconds=0.0),
+    ):
+        partial = saturate(p, budget=budget)
+        assert list(disagreements(partial, inputs(p))) == []
+        assert partial.free.keys() == partial.dtype.keys() == partial.classes.keys()
 
 
 def test_the_report_accounts_for_the_time_and_counts_matches() -> None:
@@ -96,8 +104,17 @@ def test_the_report_accounts_for_the_time_and_counts_matches() -> None:
     )
     assert report.stop == "saturated"
     assert 0 <= report.seconds - parts < 0.01
+    rules = sum(x.seconds for x in (*report.laws, *report.analyses))
+    assert rules == pytest.approx(sum(p.seconds for p in report.phases), rel=0.05, abs=0.002)
+    assert {"dtype", "free", "congruence", "scheduling"} <= {x.name for x in report.analyses}
     matches = {x.name: x.matches for x in report.laws}
     assert matches["sum_of_products_streams"] > 0 and matches["sum_of_a_constant"] == 0
+
+
+def test_what_rows_say_of_their_terms_is_what_the_rules_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = [saturate(p) for p in (decoder(2), program(CASES["attention, guarded"][0]))]
+    monkeypatch.setattr("egraph.encode.KNOWN", "(relation in_known (i64 String String i64))")
+    assert known == [saturate(g.program) for g in known]
 
 
 def test_an_unknown_ruleset_is_refused() -> None:
