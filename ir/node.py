@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 
 class IRError(Exception):
@@ -47,34 +46,31 @@ class _Declared(_Interned):
 class Node(metaclass=_Declared):
     """Base of all interned nodes. A subclass declares fields; children are fields that are nodes or tuples of nodes."""
 
+    # of a node, not of the class: ClassVar keeps dataclasses from taking them for fields
+    children: ClassVar[tuple[Node, ...]]
+    """The nodes among the fields, in field order; tuples are searched one level deep."""
+    digest: ClassVar[str]
+    """A structural hash, equal over processes."""
+
     def __post_init__(self) -> None:
-        _ = self.digest
+        held, kids, parts = vars(self), list[Node](), [type(self).__name__]
+        names: tuple[str, ...] = self.__match_args__
+        for name in names:
+            value = held[name]
+            parts.append(_stable(value))
+            if isinstance(value, Node):
+                kids.append(value)
+            elif isinstance(value, tuple):
+                kids += [v for v in value if isinstance(v, Node)]
+        held["children"] = tuple(kids)
+        held["digest"] = hashlib.blake2b("\x1f".join(parts).encode(), digest_size=10).hexdigest()
         self.check()
 
     def check(self) -> None:
         """Check the type law of the node; raise `IRError` with one sentence where it is broken."""
 
-    @cached_property
-    def digest(self) -> str:
-        """A structural hash, equal over processes; computed when the node is made, so it never recurses deep."""
-        parts = [type(self).__name__]
-        parts += [_stable(getattr(self, f.name)) for f in fields(self)]
-        return hashlib.blake2b("\x1f".join(parts).encode(), digest_size=10).hexdigest()
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.digest[:8]}>"
-
-    @cached_property
-    def children(self) -> tuple[Node, ...]:
-        """The nodes among the fields, in field order; tuples are searched one level deep."""
-        out: list[Node] = []
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, Node):
-                out.append(value)
-            elif isinstance(value, tuple):
-                out.extend(v for v in value if isinstance(v, Node))
-        return tuple(out)
 
     def __copy__(self) -> Node:
         return self

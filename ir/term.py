@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,19 +21,16 @@ class Term(Node):
         """The children, all of which are terms."""
         return self.children  # type: ignore[return-value]
 
-    @cached_property
-    def dtype(self) -> DType:
-        """The type of the value; `any` for a symbolic identity or a state of unknown type."""
-        return self.type_law()
-
-    @cached_property
-    def free(self) -> frozenset[str]:
-        """Axes on which the value depends."""
-        return self.axis_law()
+    dtype: ClassVar[DType]
+    """The type of the value; `any` for a symbolic identity or a state of unknown type."""
+    free: ClassVar[frozenset[str]]
+    """Axes on which the value depends."""
 
     def check(self) -> None:
         """Compute the type and the free axes, which raises where a law is broken."""
-        _ = self.dtype, self.free
+        held = vars(self)
+        held["dtype"] = self.type_law()
+        held["free"] = self.axis_law()
 
     def type_law(self) -> DType:
         """The dtype, from the children's; raises `IRError` where they do not fit."""
