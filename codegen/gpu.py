@@ -11,12 +11,14 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from functools import cache
+from typing import Any, Protocol, runtime_checkable
 
 try:
     import cupy
 except ImportError:  # the extra that only a machine with a GPU installs
     cupy = None
+from cuda.bindings import driver
 
 from codegen.compile import Binary
 from codegen.resources import STATIC_SHARED_BYTES, dynamic_shared_bytes
@@ -84,9 +86,7 @@ class Kernel:
         check_device(binary.target)
         self.kernel = kernel
         self.shared_bytes = dynamic_shared_bytes(kernel)
-        self.module = cupy.cuda.function.Module()
-        self.module.load(binary.cubin)
-        self.function = self.module.get_function(kernel.name)
+        self.function = _module(cupy.cuda.Device().id, binary.cubin).get_function(kernel.name)
         if self.shared_bytes > STATIC_SHARED_BYTES:
             cupy.cuda.driver.funcSetAttribute(self.function.ptr, MAX_DYNAMIC_SHARED, self.shared_bytes)
 
@@ -103,6 +103,14 @@ class Kernel:
     def launch(self, arguments: Sequence[Argument], stream: int | None = None) -> None:
         """Launch once on a stream (its raw handle; the current one of cupy if None) without waiting."""
         self.bind(arguments).run(stream)
+
+
+@cache
+def _module(device: int, cubin: bytes) -> Any:
+    """The module of a cubin on the current device. It is never unloaded: launches and graphs outlive their makers."""
+    module = cupy.cuda.function.Module()
+    module.load(cubin)
+    return module
 
 
 @dataclass(frozen=True)
@@ -146,28 +154,100 @@ def check_device(target: str) -> None:
 
 
 class Memory:
-    """Bytes on the device, freed with the object."""
+    """Bytes on the device, freed with the object; `fill` is what they hold at first, else it is unknown."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, fill: int | None = None) -> None:
         self.size = size
         self.memory = cupy.cuda.alloc(max(1, size))
+        if fill is not None:
+            cupy.cuda.runtime.memset(self.data_ptr(), fill, size)
 
     def data_ptr(self) -> int:
         """The address of the first byte."""
         return int(self.memory.ptr)
 
 
+class Guarded:
+    """Bytes between unmapped pages, freed with the object: they end at the one behind them, or start at the one before.
+
+    An access beyond that side faults. The end is rounded up to `alignment`, so that the address is aligned.
+    """
+
+    def __init__(self, size: int, alignment: int, at_end: bool) -> None:
+        where = driver.CUmemAllocationProp()
+        where.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        where.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        where.location.id = cupy.cuda.Device().id
+        least = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        self.page = int(_driver(driver.cuMemGetAllocationGranularity(where, least)))
+        self.mapped = -(-max(1, size) // self.page) * self.page
+        self.reserved = int(_driver(driver.cuMemAddressReserve(self.mapped + 2 * self.page, 0, 0, 0)))
+        self.first = self.reserved + self.page
+        held = _driver(driver.cuMemCreate(self.mapped, where, 0))
+        _driver(driver.cuMemMap(self.first, self.mapped, 0, held, 0))
+        _driver(driver.cuMemRelease(held))
+        access = driver.CUmemAccessDesc()
+        access.location = where.location
+        access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        _driver(driver.cuMemSetAccess(self.first, self.mapped, [access], 1))
+        self.size = size
+        self.at = self.first + (self.mapped - -(-size // alignment) * alignment if at_end else 0)
+
+    def data_ptr(self) -> int:
+        """The address of the first byte."""
+        return self.at
+
+    def __del__(self) -> None:
+        cupy.cuda.runtime.deviceSynchronize()
+        driver.cuMemUnmap(self.first, self.mapped)
+        driver.cuMemAddressFree(self.reserved, self.mapped + 2 * self.page)
+
+
+def _driver(answer: tuple[Any, ...]) -> Any:
+    """The value of a call of the driver; raises where it failed."""
+    status, *value = answer
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise GpuError(f"the driver refuses memory: {status.name}")
+    return value[0] if value else None
+
+
+def poison(at: int, size: int, byte: int) -> None:
+    """Fill device memory with a byte."""
+    cupy.cuda.runtime.memset(at, byte, size)
+
+
 def upload(array: Array) -> Memory:
     """A copy of a contiguous host array on the device."""
     made = Memory(array.nbytes)
-    cupy.cuda.runtime.memcpy(made.data_ptr(), array.ctypes.data, array.nbytes, TO_DEVICE)
+    store(array, made.data_ptr())
     return made
 
 
-def download(memory: Memory, array: Array) -> None:
+def download(memory: Argument, array: Array) -> None:
     """Wait for the device, then copy back into a contiguous host array."""
     cupy.cuda.runtime.deviceSynchronize()
-    cupy.cuda.runtime.memcpy(array.ctypes.data, memory.data_ptr(), array.nbytes, TO_HOST)
+    cupy.cuda.runtime.memcpy(array.ctypes.data, address(memory), array.nbytes, TO_HOST)
+
+
+def store(array: Array, at: int) -> None:
+    """Copy a contiguous host array to a device address."""
+    cupy.cuda.runtime.memcpy(at, array.ctypes.data, array.nbytes, TO_DEVICE)
+
+
+def empty_cache() -> None:
+    """Give back to the driver what the allocator keeps of freed memory."""
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
+def plain_allocations() -> None:
+    """Let every allocation be the driver's own from now on, so that tools see where each one ends."""
+    cupy.cuda.set_allocator(None)
+
+
+def copy(source: Memory, to: Memory) -> None:
+    """Copy all bytes from one memory to another of the same size, and wait."""
+    cupy.cuda.runtime.memcpy(to.data_ptr(), source.data_ptr(), source.size, ON_DEVICE)
+    cupy.cuda.runtime.deviceSynchronize()
 
 
 def clone(at: int, size: int) -> Memory:

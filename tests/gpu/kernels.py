@@ -1,0 +1,141 @@
+"""Every distinct kernel of the suite's memory-bound cases at reduced sizes, compiled; this needs no GPU.
+
+Run as `python -m tests.gpu.kernels FILE`: writes the subjects of `tests.gpu.sanitize` and `tests.gpu.guards`. Each case is
+taken at its tiny size, and with few rows under the schedule lines of its full size, where they are legal for that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from bench.cases import CASES, Case, case
+from bench.cases.spec import DTYPES, Built, Function
+from codegen.compile import compile_text
+from codegen.emit import emit
+from eggtile.pipeline import (
+    Compiled,
+    Options,
+    RequestError,
+    capture_and_lower,
+    choose_forms,
+    compile_kernel,
+    compile_kernels,
+)
+from eggtile.plan import Work, head
+from eggtile.planning import plan_of
+from eggtile.runtime import storage_array
+from ir.dtype import Array, is_float
+from ir.schedule import Schedule
+from tests.gpu.launches import Step, Subject, save
+
+FAMILIES = r"(pw|rr|tr|rope)\."
+FEW = tuple({"B": 2, "M": n, "S": n, "H": 8} for n in (24, 96, 1056))
+"""Reduced dimensions, fewest first; the first under which the lines of the full size are legal are taken."""
+
+
+def compiled_at(fn: Function, inputs: Sequence[torch.Tensor]) -> Compiled:
+    """The program up to its forms."""
+    return choose_forms(capture_and_lower(fn, inputs, "program", Options()))
+
+
+def without_values(item: Case, built: Built) -> list[torch.Tensor]:
+    """Inputs of the right shapes."""
+    return [torch.empty(t.shape, dtype=DTYPES[t.dtype or item.dtype], device="meta") for t in built.inputs]
+
+
+def lines_of(item: Case) -> list[Schedule]:
+    """The schedule lines of the case at full size."""
+    built = item.built()
+    return [k.schedule for k in compile_kernels(compiled_at(built.fn, without_values(item, built))).kernels]
+
+
+def under(compiled: Compiled, lines: Sequence[Schedule]) -> Compiled | None:
+    """The program with these lines for its kernels, in order; None where one is not legal."""
+    rest = list(lines)
+    for region in compiled.regions:
+        region.kernels = []
+        for kernel in region.chosen.kernels:
+            if not rest:
+                return None
+            options = replace(compiled.options, schedule=str(rest.pop(0)))
+            try:
+                region.kernels.append(compile_kernel(kernel, region.chosen, options, compiled.clock, {}, None))
+            except RequestError:
+                return None
+    return None if rest else compiled
+
+
+def subjects_of(name: str) -> list[Subject]:
+    """The case at tiny size, and with few rows."""
+    item = case(name)
+    fn, inputs = item.program(tiny=True)
+    found = [subject(f"{name} tiny", compile_kernels(compiled_at(fn, inputs)), inputs)]
+    lines = lines_of(item)
+    for dims in FEW:
+        size = {k: min(n, dims.get(k, n)) for k, n in item.full.items()}
+        few = replace(item, full=size)
+        fn, inputs = few.program()
+        scheduled = under(compiled_at(fn, inputs), lines)
+        if scheduled is not None:
+            return [*found, subject(f"{name} {'x'.join(map(str, size.values()))}", scheduled, inputs)]
+    return [*found, subject(f"{name} own line", compile_kernels(compiled_at(fn, inputs)), inputs)]
+
+
+def subject(name: str, compiled: Compiled, inputs: Sequence[torch.Tensor]) -> Subject:
+    """The program with its cubins; every entry has a name of its own, so that a tool's report says which it is."""
+    plan = plan_of(compiled)
+    constants = dict(plan.constants)
+    tensors = {b.name: t for b, t in zip(plan.inputs, inputs, strict=True)} | constants
+    buffers = {b.name: b for b in (*plan.inputs, *plan.made)}
+    for region in compiled.regions:
+        buffers |= {b.name: b for b in region.program.buffers if b.name not in buffers}
+    for work in plan.steps:
+        assert isinstance(work, Work), f"{name} calls PyTorch"
+        buffers |= {b.name: b for b in work.scratch}
+    steps = []
+    for n, launch in enumerate(k for k in compiled.launches if k.kernel.blocks):
+        entry = re.sub(r"\W+", "_", f"{name}_{n}")
+        program = replace(launch.kernel, name=entry)
+        binary = compile_text(emit(program), plan.target, entry)
+        steps.append(Step(head(program), replace(binary, ptx="", log=""), launch.arguments))
+    values: dict[str, Array] = {
+        n: storage_array(t) for n, t in tensors.items() if n in constants or not is_float(buffers[n].dtype)
+    }
+    used = {a for s in steps for a in s.arguments}
+    results = tuple(b.name for b in plan.made if b.name in used)
+    given = tuple(n for n in tensors if n in used)
+    return Subject(name, tuple(steps), {n: buffers[n] for n in used}, given, values, results)
+
+
+def distinct(found: Sequence[Subject]) -> Iterator[Subject]:
+    """Subjects without those whose kernels are all in earlier ones, apart from the names of their entries."""
+    seen: set[bytes] = set()
+    for s in found:
+        texts = {k.binary.cubin.replace(k.program.name.encode(), b"") for k in s.steps}
+        if not texts <= seen:
+            seen |= texts
+            yield s
+
+
+def main(path: Path, jobs: int) -> None:
+    """Compile all subjects side by side and write them."""
+    names = [c.name for c in CASES if re.match(FAMILIES, c.name)]
+    spawned = get_context("spawn")  # a fork of a process with threads may hang
+    with ProcessPoolExecutor(jobs, spawned, torch.set_num_threads, (1,)) as pool:
+        found = [s for group in pool.map(subjects_of, names) for s in group]
+    kept = list(distinct(found))
+    save(kept, path)
+    print(f"{len(kept)} programs with {sum(len(s.steps) for s in kept)} kernels in {path}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), os.cpu_count() or 2)
