@@ -151,14 +151,16 @@ def host_text(kernels: Sequence[tuple[KernelProgram, str]]) -> str:
         parts.append(f'namespace k{k} {{\n#line 1 "{kernel.name}"\n{checked_declarations(text)}\n}}')
         arguments = [f"host::parameter<{t}>(views, {n})" for n, t in enumerate(_parameter_types(text))]
         rows.append(
-            f'  {{"{kernel.name}", {kernel.threads}, {kernel.blocks}, '
+            f'  {{"{kernel.name}", {kernel.threads}, {kernel.block_threads}, {kernel.blocks}, '
             f"[](void* views) {{ k{k}::{kernel.name}({', '.join(arguments)}); }}}},"
         )
     table = "\n".join(["static const host::Kernel kernels[] = {", *rows, "};"])
     return "\n".join([*parts, table, "int main(int, char** argv) { return host::serve(kernels, argv[1]); }", ""])
 
 
-_SIGNATURE = re.compile(r'extern "C" __global__ void __launch_bounds__\(\d+(?:, \d+)?\)\n(\w+)\((.*)\) \{')
+_SIGNATURE = re.compile(
+    r'extern "C" __global__ void __launch_bounds__\([\d, ]+\)(?: __cluster_dims__\([\d, ]+\))?\n(\w+)\((.*)\) \{'
+)
 _PARAMETER = re.compile(rf"((?:const )?(?:{_CTYPE}))\* (?:__restrict__ )?(\w+)")
 _SHARED = re.compile(rf"__shared__ (?:__align__\(\d+\) )?({_CTYPE}) (\w+)\[(\d+)\];")
 _DYNAMIC = re.compile(rf"({_CTYPE})\* const (\w+) = \(\1\*\)\(smem \+ \d+\);  // (\d+) elements")

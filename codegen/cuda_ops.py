@@ -246,6 +246,11 @@ def _convert(name: str, ptx: str, to: str, to_reg: str, of: str, of_reg: str) ->
     )
 
 
+def _asm(head: str, *instructions: str) -> Function:
+    lines = (f'  asm volatile("{i}" ::: "memory");' for i in instructions)
+    return Function("\n".join([f"{head} {{", *lines, "}"]), ptx=True)
+
+
 def _functions() -> Iterator[tuple[tuple[str, str], Function]]:
     for ctype, unsigned in _UNSIGNED.items():
         for name, row in _INT_FUNCTIONS.items():
@@ -276,6 +281,24 @@ FUNCTIONS: dict[tuple[str, str], Function] = {
         "}",
         ptx=True,
         template="template <int size>",
+    ),
+    # Threads of a cluster: its blocks begin in any order, and none may be written to before it has.
+    ("cluster_arrive", ""): _asm("void cluster_arrive()", "barrier.cluster.arrive.relaxed.aligned;"),
+    ("cluster_wait", ""): _asm("void cluster_wait()", "barrier.cluster.wait.aligned;"),
+    ("cluster_barrier", ""): _asm(
+        "void cluster_barrier()", "barrier.cluster.arrive.aligned;", "barrier.cluster.wait.aligned;"
+    ),
+    ("store_everywhere", ""): Function(
+        "void store_everywhere(T* p, T v) {\n"
+        "#pragma unroll\n"
+        "  for (int k = 0; k < blocks; ++k) {\n"
+        "    T* there;\n"
+        '    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(p), "r"(k));\n'
+        "    *there = v;\n"
+        "  }\n"
+        "}",
+        ptx=True,
+        template="template <int blocks, class T>",
     ),
     # With a zero for the lower half, the pair of two roundings is the f32 that the upper one widens to.
     ("round_bf16", ""): Function(

@@ -39,7 +39,8 @@ from ir.node import postorder
 from ir.term import Term, Var, binary, const
 
 BARRIERS = {"block": "__syncthreads();", "warp": "__syncwarp();"}
-COORDINATES = {"block": "blockIdx.x", "thread": "threadIdx.x"}
+CLUSTER_BARRIERS = {"cluster": "cluster_barrier", "begun": "cluster_wait"}
+ARRIVE = "cluster_arrive"
 
 
 def emit(*kernels: KernelProgram) -> str:
@@ -83,6 +84,11 @@ class _Writer:
         self.expressions = Expressions(self.arrays, self.name, self.fresh)
         self.accesses: dict[str, Function] = {}
         self.renewals = renewals(kernel)
+        block, size = kernel.block_threads, kernel.cluster
+        self.coordinates = {"block": "blockIdx.x", "thread": "threadIdx.x"}
+        if size > 1:
+            thread = f"blockIdx.x % {size} * {block} + threadIdx.x"
+            self.coordinates = {"block": f"blockIdx.x / {size}", "thread": thread}
 
     def name(self, name: str) -> str:
         """The C++ name of a buffer, array or scalar."""
@@ -111,14 +117,17 @@ class _Writer:
         kernel = self.kernel
         self.body(kernel.body)
         used = {t.name for s in walk(kernel.body) for t in postorder(*terms(s)) if isinstance(t, Var)}
-        coordinates = [f"{n} = {COORDINATES[n]}" for n in COORDINATES if n in used]
+        coordinates = [f"{n} = {text}" for n, text in self.coordinates.items() if n in used]
         head = [f"  const int {', '.join(coordinates)};"] if coordinates else []
+        if any(isinstance(s, Barrier) and s.scope == "begun" for s in walk(kernel.body)):
+            head.append(f"  {self.expressions.call(ARRIVE)}();")
         if self.offsets:
             head.append(f"  extern __shared__ __align__({SHARED_ALIGNMENT_BYTES}) unsigned char smem[];")
         blocks = least_blocks(kernel, self.renewals)
-        bounds = f"{kernel.threads}, {blocks}" if blocks > 1 else f"{kernel.threads}"
+        bounds = f"{kernel.block_threads}, {blocks}" if blocks > 1 else f"{kernel.block_threads}"
+        cluster = f" __cluster_dims__({kernel.cluster}, 1, 1)" if kernel.cluster > 1 else ""
         signature = [
-            f'extern "C" __global__ void __launch_bounds__({bounds})',
+            f'extern "C" __global__ void __launch_bounds__({bounds}){cluster}',
             f"{kernel.name}({', '.join(self.parameter(b) for b in kernel.buffers)}) {{",
         ]
         return [*signature, *head, *self.lines, "}"]
@@ -183,10 +192,14 @@ class _Writer:
                 self._load(array, index, shared, access_, offset, pred, other)
             case StoreGlobal():
                 self._store_global(s)
+            case StoreShared(shared, offset, array, index, _, pred, True):
+                self._store_everywhere(shared, offset, array, index, pred)
             case StoreShared(shared, offset, array, index, width, pred):
                 self._store(shared, offset, array, index, access.Access(self.shared[shared].dtype, width), pred)
             case Shuffle(array, index, value, mask):
                 self._shuffle(array, index, value, mask)
+            case Barrier(scope) if scope in CLUSTER_BARRIERS:
+                self.line(f"{self.expressions.call(CLUSTER_BARRIERS[scope])}();")
             case Barrier(scope):
                 self.line(BARRIERS[scope])
 
@@ -325,6 +338,12 @@ class _Writer:
             return
         callee = self.access(f"store{how.suffix}", access.store(how))
         self.line(f"{guard}{callee}({self.offset(self.name(memory), at)}, {self.pointer(array, index)});")
+
+    def _store_everywhere(self, shared: str, offset: Term, array: str, index: Term, pred: Term | None) -> None:
+        (at,) = self.values(offset)
+        guard, callee = self.guard(pred), self.expressions.call("store_everywhere")
+        to, value = self.offset(self.name(shared), at), self.element(array, index)
+        self.line(f"{guard}{callee}<{self.kernel.cluster}>({to}, {value});")
 
     def _shuffle(self, array: str, index: Term, value: Term, mask: int) -> None:
         dtype = self.register(array).dtype

@@ -29,6 +29,8 @@ from ir.machine import TARGETS
 from ir.node import IRError
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+LARGE_CLUSTERS = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+PORTABLE_CLUSTER = 8  # blocks of a cluster that every GPU of sm_90 and later takes
 L2_CACHE_SIZE = 38  # cudaDevAttrL2CacheSize
 TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3  # cudaMemcpyKind
 CAPTURE_LAUNCHES = 512  # at most this many kernel nodes in a graph that is timed
@@ -89,6 +91,8 @@ class Kernel:
         self.function = _module(cupy.cuda.Device().id, binary.cubin).get_function(kernel.name)
         if self.shared_bytes > STATIC_SHARED_BYTES:
             cupy.cuda.driver.funcSetAttribute(self.function.ptr, MAX_DYNAMIC_SHARED, self.shared_bytes)
+        if kernel.cluster > PORTABLE_CLUSTER:
+            cupy.cuda.driver.funcSetAttribute(self.function.ptr, LARGE_CLUSTERS, 1)
 
     def bind(self, arguments: Sequence[Argument]) -> Launch:
         """A launch on these arguments, which stay alive as long as it does."""
@@ -126,7 +130,7 @@ class Launch:
         program = self.kernel.kernel
         if program.blocks:
             on = None if stream is None else cupy.cuda.ExternalStream(stream)
-            grid, block = (program.blocks,), (program.threads,)
+            grid, block = (program.grid,), (program.block_threads,)
             self.kernel.function(grid, block, self.addresses, shared_mem=self.kernel.shared_bytes, stream=on)
 
 

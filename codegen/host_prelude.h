@@ -1,4 +1,5 @@
-// Runs emitted CUDA text on a CPU: a fiber per thread of a block, checked memory, and several orders of threads.
+// Runs emitted CUDA text on a CPU: a fiber per thread of a cluster of blocks, checked memory, and several orders of
+// threads. The copies that a cluster's blocks have of a shared array are one; who may read an element is checked.
 //
 // Every element of global and shared memory has a cell that says who wrote and read it last and at which barrier. From
 // it follow accesses out of bounds, reads of what nothing wrote, and races: two accesses, one of them a write, with no
@@ -23,23 +24,23 @@
 
 namespace host {
 
-enum { kMaxThreads = 1024, kWarp = 32, kMaxParameters = 512, kStackBytes = 64 * 1024, kFault = 3 };
+enum { kMaxCluster = 16, kMaxThreads = kMaxCluster * 1024, kWarp = 32, kMaxParameters = 512, kStackBytes = 64 * 1024, kFault = 3 };
 enum Order { kForward, kReverse, kRandom };
 
 struct Kernel {
   const char* name;
-  int threads, blocks;
+  int threads, block_threads, blocks;  // of a cluster, of a block, and clusters
   void (*body)(void* arguments);
 };
 
-// Who accessed an element; -1 stands for several threads, warps or blocks. A later access is ordered after it if a
-// barrier of both, or the end of the launch, lies between.
-struct Stamp {  // 16 bytes: there are two for every element
+// Who accessed an element; -1 stands for several threads, warps, blocks of a cluster, or clusters. A later access is
+// ordered after it if a barrier of both, or the end of the launch, lies between.
+struct Stamp {  // there are two for every element
   int block, epoch;
-  uint16_t launch, warp_epoch;
-  int16_t thread;
-  int8_t warp;
-  bool atomic;
+  uint16_t launch, warp_epoch, cluster_epoch;
+  int16_t thread, warp;
+  int8_t rank;
+  bool atomic, everywhere;
 };
 struct Cell {
   Stamp write, read;  // launch 0: never
@@ -49,7 +50,7 @@ struct Region {
   char* base;
   long long count;
   int bytes;
-  bool filled;
+  bool filled, shared;
   Cell* cells;
   Region* next;
 };
@@ -57,7 +58,7 @@ struct Region {
 struct Fiber {
   void* stack_pointer;
   bool done;
-  uint16_t warp_epoch;
+  uint16_t warp_epoch, cluster_epoch;
   int epoch, line;
   const char* waits;
 };
@@ -76,7 +77,7 @@ static uint16_t launch_index;
 static uint64_t random_state;
 static Fiber fibers[kMaxThreads];
 static Warp warps[kMaxThreads / kWarp];
-static Meeting block_meeting;
+static Meeting block_meetings[kMaxCluster], cluster_meeting;
 static Region* shared_regions;
 static char* stacks;
 static void* scheduler;
@@ -176,10 +177,16 @@ static void meet(Meeting& m, int members, const char* what, int line, void (*all
 }
 static int lanes(int warp) { return kernel.threads - warp * kWarp < kWarp ? kernel.threads - warp * kWarp : kWarp; }
 
+static int rank() { return current / kernel.block_threads; }
 static void barrier(int line) {
-  meet(block_meeting, kernel.threads, "barrier", line, 0, 0);
+  meet(block_meetings[rank()], kernel.block_threads, "barrier", line, 0, 0);
   ++fibers[current].epoch;
 }
+static void cluster_barrier(int line) {
+  meet(cluster_meeting, kernel.threads, "cluster barrier", line, 0, 0);
+  ++fibers[current].cluster_epoch;
+}
+static void cluster_begun(int line) { meet(cluster_meeting, kernel.threads, "wait for the cluster", line, 0, 0); }
 static void warp_barrier(int line) {
   const int warp = current / kWarp;
   meet(warps[warp].meeting, lanes(warp), "warp barrier", line, 0, 0);
@@ -201,16 +208,19 @@ static T shuffle_xor(int line, T value, int mask) {
 
 static Stamp now() {
   const Fiber& f = fibers[current];
-  return {block_index, f.epoch, launch_index, f.warp_epoch, (int16_t)current, (int8_t)(current / kWarp), false};
+  return {block_index,     f.epoch,          launch_index,  f.warp_epoch, f.cluster_epoch, (int16_t)current,
+          (int16_t)(current / kWarp), (int8_t)rank(), false, false};
 }
 static bool ordered(const Stamp& s) {
   if (s.launch != launch_index) return true;
   if (s.block != block_index) return false;
   const Fiber& f = fibers[current];
-  return s.thread == current || s.epoch < f.epoch || (s.warp == current / kWarp && s.warp_epoch < f.warp_epoch);
+  return s.thread == current || (s.rank == rank() && s.epoch < f.epoch) || s.cluster_epoch < f.cluster_epoch ||
+         (s.warp == current / kWarp && s.warp_epoch < f.warp_epoch);
 }
 static Stamp both(const Stamp& before, Stamp after) {
   if (before.block != after.block) after.block = -1;
+  if (before.rank != after.rank) after.rank = -1;
   if (before.warp != after.warp) after.warp = -1;
   if (before.thread != after.thread) after.thread = -1;
   return after;
@@ -234,16 +244,18 @@ static Cell& cell(Region* r, const void* p, const char* what) {
 static void check_read(Region* r, const void* p, bool atomic) {
   Cell& c = cell(r, p, "reads");
   if (!c.write.launch && !r->filled) fault("reads element %lld of %s, which nothing has written", place(r, p), r->name);
+  if (r->shared && c.write.rank != rank() && !c.write.everywhere)
+    fault("reads element %lld of %s, which only block %d of the cluster has", place(r, p), r->name, c.write.rank);
   if (!(atomic && c.write.atomic) && !ordered(c.write)) race("reads", r, p, "wrote", c.write);
   if (!atomic) c.read = ordered(c.read) ? now() : both(c.read, now());
 }
 // Threads may write the same value side by side.
-static void check_write(Region* r, const void* p, const void* value, bool atomic) {
+static void check_write(Region* r, const void* p, const void* value, bool atomic, bool everywhere = false) {
   Cell& c = cell(r, p, "writes");
   const bool free = (atomic && c.write.atomic) || ordered(c.write) || !memcmp(p, value, r->bytes);
   if (!free) race("writes", r, p, "wrote", c.write);
   if (!ordered(c.read)) race("writes", r, p, "read", c.read);
-  c.write = now(), c.write.atomic = atomic;
+  c.write = now(), c.write.atomic = atomic, c.write.everywhere = everywhere;
 }
 
 template <class T>
@@ -288,7 +300,7 @@ struct Shared {
   alignas(16) T data[N];
   Cell cells[N];
   Region region;
-  explicit Shared(const char* name) : region{name, (char*)data, N, (int)sizeof(T), false, cells, shared_regions} {
+  explicit Shared(const char* name) : region{name, (char*)data, N, (int)sizeof(T), false, true, cells, shared_regions} {
     shared_regions = &region;
     empty(&region);
   }
@@ -316,6 +328,12 @@ static void store(View<T> p, const T* v) {
   check_alignment(p, "stores", N);
   for (int k = 0; k < N; ++k) p[k] = v[k];
 }
+template <class T, class V>
+static void store_everywhere(View<T> p, V v) {
+  const T value = (T)v;
+  check_write(p.r, p.p, &value, false, true);
+  *p.p = value;
+}
 template <class T, class F>
 static void atomically(View<T> p, F f) {
   check_read(p.r, p.p, true);
@@ -327,7 +345,8 @@ static void atomically(View<T> p, F f) {
 // ---- running launches
 
 static void run_block() {
-  block_meeting = Meeting{};
+  memset(block_meetings, 0, sizeof block_meetings);
+  cluster_meeting = Meeting{};
   memset(warps, 0, sizeof warps);
   for (Region* r = shared_regions; r; r = r->next) empty(r);
   const int n = alive = kernel.threads;
@@ -348,7 +367,7 @@ static void run_block() {
     for (int k = 0; k < n; ++k) {
       current = turn[k];
       Fiber& f = fibers[current];
-      if (!f.done && !(starved >> current / kWarp & 1)) host_switch(&scheduler, f.stack_pointer);
+      if (!f.done && !(starved >> current / kWarp % 64 & 1)) host_switch(&scheduler, f.stack_pointer);
     }
     if (progress == before && !starved) {
       int waiting = 0;
@@ -437,15 +456,18 @@ static View<T> parameter(void* views, int k) {
 #define __forceinline__ inline
 #define __syncthreads() host::barrier(__LINE__)
 #define __syncwarp() host::warp_barrier(__LINE__)
+#define cluster_barrier() host::cluster_barrier(__LINE__)
+#define cluster_wait() host::cluster_begun(__LINE__)
+#define cluster_arrive()
 #define __shfl_xor_sync(lanes, value, mask) host::shuffle_xor(__LINE__, value, mask)
 static struct {
   struct {
-    operator int() const { return host::block_index; }
+    operator int() const { return host::block_index * (host::kernel.threads / host::kernel.block_threads) + host::rank(); }
   } x;
 } blockIdx;
 static struct {
   struct {
-    operator int() const { return host::current; }
+    operator int() const { return host::current % host::kernel.block_threads; }
   } x;
 } threadIdx;
 
@@ -487,6 +509,8 @@ static unsigned short to_bf16(float x) {
 }
 template <int size>
 static void repack(unsigned short*) {}
+template <int blocks, class P, class T>
+static void store_everywhere(P&& p, T v) { host::store_everywhere(p + 0, v); }
 static float round_bf16(float x) { return __uint_as_float((unsigned)to_bf16(x) << 16); }
 static unsigned short to_f16(float x) { return bits_as<unsigned short>((_Float16)x); }
 static float from_f16(unsigned short x) { return bits_as<_Float16>(x); }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from codegen.passes.barriers import place_barriers
 from codegen.passes.hints import choose_hints
-from codegen.passes.layouts import choose_layouts, thread_count
+from codegen.passes.layouts import choose_layouts, work
 from codegen.passes.narrow import narrow_integers
 from codegen.passes.order import expand_contractions, hoist_loads, merge_equal
 from codegen.passes.predicates import choose_widths, decide_predicates
@@ -52,7 +52,7 @@ def lower_tile(program: TileProgram, machine: Machine, observe: Observer | None 
 
     Raises `IRError` where the schedule asks for what a block does not have.
     """
-    state = State(program, machine, thread_count(program.schedule))
+    state = _begun(program, machine)
     for step in PASSES:
         new = step.run(state)
         if observe is not None:
@@ -63,9 +63,14 @@ def lower_tile(program: TileProgram, machine: Machine, observe: Observer | None 
     return state.kernel
 
 
+def _begun(program: TileProgram, machine: Machine) -> State:
+    threads, cluster = work(program.schedule)
+    return State(program, machine, threads * cluster, cluster)
+
+
 def widest_value(program: TileProgram, machine: Machine) -> int:
     """The most elements of one value that a thread holds, known once layouts are chosen: cheap beside lowering."""
-    state = State(program, machine, thread_count(program.schedule))
+    state = _begun(program, machine)
     for step in PASSES[: 1 + [p.name for p in PASSES].index("layouts")]:
         state = step.run(state)
     buffers = {b.name: b for b in program.buffers}

@@ -53,7 +53,7 @@ def least_blocks(kernel: KernelProgram, found: dict[int, Renewal]) -> int:
     if not found:
         return 1
     registers = -(-(max(r.registers for r in found.values()) + KEPT_REGISTERS) // 8) * 8
-    return max(1, REGISTERS // (registers * kernel.threads))
+    return max(1, REGISTERS // (registers * kernel.block_threads))
 
 
 def _long(a: Array | None) -> bool:

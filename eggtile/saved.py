@@ -133,6 +133,7 @@ def _launch_row(k: PlannedLaunch) -> Row:
         [_row(b) for b in kernel.buffers],
         kernel.threads,
         kernel.blocks,
+        kernel.cluster,
         shared,
         k.text,
         k.arguments,
@@ -145,8 +146,8 @@ def _work(row: Row) -> Work:
 
 
 def _launch(row: Row) -> PlannedLaunch:
-    name, buffers, threads, blocks, shared, text, arguments = row
+    name, buffers, threads, blocks, cluster, shared, text, arguments = row
     body = tuple(Shared(*s) for s in shared)
     return PlannedLaunch(
-        KernelProgram(name, tuple(Buffer(*b) for b in buffers), threads, blocks, body), text, arguments
+        KernelProgram(name, tuple(Buffer(*b) for b in buffers), threads, blocks, body, cluster), text, arguments
     )

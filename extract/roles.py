@@ -83,7 +83,7 @@ def _linear(t: Term) -> dict[str, int]:
 # ---- the schedule's side
 
 _POINTS = re.compile(r"points(\d+)")
-_THREADS = re.compile(r"t(\d+)")
+_THREADS = re.compile(r"t(\d+)(?:\+c(\d+))?")
 _SPLIT = re.compile(r"(?:(\w+)\+)?split(\d+)")
 _TILE = re.compile(r"(\w+):(\d+)(?:/v(\d+))?")
 
@@ -94,12 +94,18 @@ def padded(extent: int) -> int:
 
 
 def threads(schedule: Schedule) -> int:
-    """Threads of a block: the number in WORK=points128 or WORK=t256."""
+    """Threads of a block: the number in WORK=points128, WORK=t256 or WORK=t256+c8."""
     work = schedule.get("WORK")
     m = _POINTS.fullmatch(work) or _THREADS.fullmatch(work)
     if m is None:
-        raise IRError(f"WORK={work} is neither points<threads> nor t<threads>")
+        raise IRError(f"WORK={work} is none of points<threads>, t<threads> and t<threads>+c<blocks of a cluster>")
     return int(m[1])
+
+
+def cluster(schedule: Schedule) -> int:
+    """Blocks of a cluster: 8 in WORK=t256+c8, 1 where none is named."""
+    m = _THREADS.fullmatch(schedule.get("WORK"))
+    return int(m[2] or 1) if m else 1
 
 
 def listed_tiles(schedule: Schedule) -> dict[str, tuple[int, int]]:

@@ -1,5 +1,8 @@
 """Kernel IR: what one thread of a block does, as structured statements over scalars and register arrays.
 
+Blocks may work together in a cluster: then `block` numbers clusters, `thread` goes through all threads of a cluster,
+block after block, and each block has its own copy of every shared array.
+
 Expressions are `ir.term` terms whose leaves are `Var(name, dtype, ())` (a scalar of the thread), `Const`, and
 `Load(array, dtype, (index,))` of a register array. Coordinates of the launch are the i32 scalars `block` (linear block
 index) and `thread` (linear thread index). Integers are i32 unless an index needs 64 bits, then i64.
@@ -124,7 +127,10 @@ class LoadShared:
 
 @dataclass(frozen=True)
 class StoreShared:
-    """shared[offset ..+width) = array[index ..+width), where `pred`."""
+    """shared[offset ..+width) = array[index ..+width), where `pred`.
+
+    `everywhere` stores one element to the copies of all blocks of the cluster.
+    """
 
     shared: str
     offset: Term
@@ -132,6 +138,7 @@ class StoreShared:
     index: Term
     width: int
     pred: Term | None = None
+    everywhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,7 +153,10 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class Barrier:
-    """All threads of the `scope` (block or warp) arrive before any goes on; shared memory is ordered."""
+    """All threads of the `scope` (warp, block or cluster) arrive before any goes on; shared memory is ordered.
+
+    Scope `begun` is one half of a barrier: the threads of a cluster wait until all its blocks have begun.
+    """
 
     scope: str = "block"
 
@@ -169,13 +179,27 @@ Statement = (
 
 @dataclass(frozen=True)
 class KernelProgram:
-    """A kernel ready to be written as text: parameters in order, threads per block, blocks, and the body of a thread."""
+    """A kernel ready to be written as text: parameters in order, threads and number of blocks, the body of a thread.
+
+    With a `cluster` of several blocks, `threads` are those of a whole cluster and `blocks` counts clusters.
+    """
 
     name: str
     buffers: tuple[Buffer, ...]
     threads: int
     blocks: int
     body: tuple[Statement, ...]
+    cluster: int = 1
+
+    @property
+    def block_threads(self) -> int:
+        """Threads of one block."""
+        return self.threads // self.cluster
+
+    @property
+    def grid(self) -> int:
+        """Blocks of the launch."""
+        return self.blocks * self.cluster
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of that name."""

@@ -1,4 +1,4 @@
-"""Kernel IR in numpy: all threads of many blocks in lockstep, one array element a thread.
+"""Kernel IR in numpy: all threads of many blocks, or clusters of blocks, in lockstep, one array element a thread.
 
 Registers, shared memory and buffers that are not given start undefined: NaN, or a large odd integer. Accesses out of
 bounds or misaligned, undefined registers or slots that are read, collectives under divergent control, and races, in
@@ -24,6 +24,7 @@ from ir.term import Term
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+EVERYWHERE = -2
 CHUNK = 1 << 18
 """Threads that run in one lockstep."""
 
@@ -88,10 +89,14 @@ class _Global:
 
 @dataclass
 class _Shared:
-    """A shared array of every block: values, whether defined, and who touched each element since the last barrier."""
+    """A shared array of every cluster: values, whether defined, and who touched each element since the last barrier.
+
+    The copies of a cluster's blocks are one: `copy` is the block that alone has the value of an element, or EVERYWHERE.
+    """
 
     values: Array
     defined: Bools
+    copy: Ints
     writer: Ints
     first_reader: Ints
     last_reader: Ints
@@ -100,15 +105,25 @@ class _Shared:
     def of(s: K.Shared, blocks: int) -> _Shared:
         shape = (blocks, s.size)
         values = np.full(shape, _undefined(s.dtype), numpy_type(s.dtype))
-        none = [np.full(shape, -1, np.int64) for _ in range(3)]
+        none = [np.full(shape, -1, np.int64) for _ in range(4)]
         out = _Shared(values, np.zeros(shape, np.bool_), *none)
         out.first_reader[...] = np.iinfo(np.int64).max
         return out
 
-    def settle(self, blocks: Ints) -> None:
-        """A barrier of these blocks."""
-        self.writer[blocks] = self.last_reader[blocks] = -1
-        self.first_reader[blocks] = np.iinfo(np.int64).max
+    def settle(self, clusters: Ints, threads: int) -> None:
+        """A barrier of runs of so many threads in these clusters: it orders accesses that all lie in one run."""
+        never = np.iinfo(np.int64).max
+        run = [np.where(np.isin(a, (-1, never)), -1, a // threads) for a in self.touches]
+        alone = np.isin(np.arange(len(self.values)), clusters)[:, None] & np.logical_and.reduce(
+            [(a == b) | (a < 0) | (b < 0) for a in run for b in run]
+        )
+        self.writer[alone] = self.last_reader[alone] = -1
+        self.first_reader[alone] = never
+
+    @property
+    def touches(self) -> tuple[Ints, Ints, Ints]:
+        """The threads that touched each element."""
+        return self.writer, self.first_reader, self.last_reader
 
 
 @dataclass
@@ -251,6 +266,8 @@ class _Run:
                 raise IRError(f"{name}: a slot is read before it is set")
             if ((array.writer[at] >= 0) & (array.writer[at] != me)).any():
                 raise IRError(f"{name}: a slot is read in the segment in which another thread writes it")
+            if ((array.copy[at] != EVERYWHERE) & (array.copy[at] != me // self.program.block_threads)).any():
+                raise IRError(f"{name}: a slot is read that another block of the cluster has in its own copy")
             np.minimum.at(array.first_reader, at, me)
             np.maximum.at(array.last_reader, at, me)
             out.append(array.values[at])
@@ -271,7 +288,7 @@ class _Run:
         offset = self.value(s.offset, mask)[on].astype(np.int64)
         values = self.read(s.array, self.constant(s.index, mask), s.width, on)[:, on]
         if isinstance(s, K.StoreShared):
-            self.to_shared(s.shared, offset, values, on)
+            self.to_shared(s, offset, values, on)
         else:
             self.to_global(s.buffer, offset, values, s.monoid, on)
 
@@ -287,8 +304,10 @@ class _Run:
         g.writer[runs] = (self.block[on] + self.first) * self.program.threads + self.thread[on]
         g.values[runs] = values
 
-    def to_shared(self, name: str, offset: Ints, values: Array, on: Bools) -> None:
+    def to_shared(self, s: K.StoreShared, offset: Ints, values: Array, on: Bools) -> None:
+        name = s.shared
         array, (block, me) = self.slots(name, offset, len(values), on)
+        array_copy = EVERYWHERE if s.everywhere else me // self.program.block_threads
         for k, row in enumerate(values):
             at = (block, offset + k)
             if len(np.unique(block * array.values.shape[1] + offset + k)) < len(offset):
@@ -296,7 +315,7 @@ class _Run:
             read = (array.last_reader[at] >= 0) & ((array.first_reader[at] != me) | (array.last_reader[at] != me))
             if (read | ((array.writer[at] >= 0) & (array.writer[at] != me))).any():
                 raise IRError(f"{name}: a slot is written in the segment in which another thread uses it")
-            array.values[at], array.defined[at], array.writer[at] = row, True, me
+            array.values[at], array.defined[at], array.writer[at], array.copy[at] = row, True, me, array_copy
 
     def shuffle(self, s: K.Shuffle, mask: Bools | None) -> None:
         self.together(mask, LANES, "shuffle")
@@ -307,12 +326,15 @@ class _Run:
         self.write(s.array, self.constant(s.index, mask), self.value(s.value, mask)[source][None], mask)
 
     def barrier(self, s: K.Barrier, mask: Bools | None) -> None:
-        if s.scope != "block":
+        program = self.program
+        scopes = {"block": program.block_threads, "cluster": program.threads, "begun": program.threads}
+        if s.scope not in scopes:
             raise IRError(f"barrier: scope {s.scope} is not known")
-        self.together(mask, self.program.threads, "barrier")
-        blocks = np.unique(self.active(self.block, mask))
-        for array in self.shared.values():
-            array.settle(blocks)
+        self.together(mask, scopes[s.scope], "barrier")
+        if s.scope != "begun":
+            clusters = np.unique(self.active(self.block, mask))
+            for array in self.shared.values():
+                array.settle(clusters, scopes[s.scope])
 
     def together(self, mask: Bools | None, group: int, what: str) -> None:
         """A collective needs all threads of its group or none."""

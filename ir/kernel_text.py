@@ -1,6 +1,6 @@
 """Kernel IR as text that reads close to CUDA and parses back to the same program.
 
-kernel rows(x: f32[4, 8] strides(8, 1) input align 16, ...) threads 128 blocks 4 {
+kernel rows(x: f32[4, 8] strides(8, 1) input align 16, ...) threads 128 blocks 4 cluster 2 {
   i32 a = block * 4                                    Let           (bare integers are i32)
   f32 v[8]                                             Array         shared f32 s[32]    Shared
   v[0] = v[1] + f32(1.0)                               Assign        v[0] = shuffle(v[1], 16)
@@ -9,6 +9,8 @@ kernel rows(x: f32[4, 8] strides(8, 1) input align 16, ...) threads 128 blocks 4
   for (k = 0; 8; 1) unroll { ... }                     For           if (a < 3) { ... }  If
   barrier block                                        Barrier
 }
+
+A cluster of one block is left out; `s[a]..1 <- v[0]; to everywhere` stores to every block's copy.
 """
 
 from __future__ import annotations
@@ -49,8 +51,9 @@ def _typed(text: str) -> str:
 def show_kernel(program: K.KernelProgram) -> str:
     """The program as text."""
     parameters = ", ".join(map(_show_buffer, program.buffers))
-    head = f"kernel {program.name}({parameters}) threads {program.threads} blocks {program.blocks} {{"
-    return "\n".join([head, *_show_body(program.body, 1), "}"]) + "\n"
+    size = f"threads {program.threads} blocks {program.blocks}"
+    size += f" cluster {program.cluster}" if program.cluster > 1 else ""
+    return "\n".join([f"kernel {program.name}({parameters}) {size} {{", *_show_body(program.body, 1), "}"]) + "\n"
 
 
 def _show_buffer(b: Buffer) -> str:
@@ -91,8 +94,9 @@ def show_statement(s: K.Statement) -> str:
         case K.StoreGlobal(buffer, offset, array, index, width, pred, monoid, cache):
             copy = _copy(buffer, offset, array, index, width)
             return copy + _options(when=pred, monoid=monoid, cache=cache if cache != "default" else None)
-        case K.StoreShared(shared, offset, array, index, width, pred):
-            return _copy(shared, offset, array, index, width) + _options(when=pred)
+        case K.StoreShared(shared, offset, array, index, width, pred, everywhere):
+            copy = _copy(shared, offset, array, index, width)
+            return copy + _options(when=pred, to="everywhere" if everywhere else None)
         case K.Shuffle(array, index, value, mask):
             return f"{array}[{_show(index)}] = shuffle({_show(value)}, {mask})"
         case K.Barrier(scope):
@@ -111,7 +115,7 @@ def _options(**values: Term | str | None) -> str:
 # ---- parsing
 
 
-_HEAD = re.compile(r"kernel (\w+)\((.*)\) threads (\d+) blocks (\d+) \{")
+_HEAD = re.compile(r"kernel (\w+)\((.*)\) threads (\d+) blocks (\d+)(?: cluster (\d+))? \{")
 _BUFFER = re.compile(r"(\w+): (\w+)\[([\d, ]*)\] strides\(([\d, ]*)\)(?: offset (\d+))? (\w+) align (\d+)(?:, |$)")
 
 
@@ -125,7 +129,7 @@ def parse_kernel(text: str) -> K.KernelProgram:
     body = parser.body({"block": K.BLOCK, "thread": K.THREAD}, {})
     if parser.at != len(lines):
         raise IRError(f"line {lines[parser.at][0]}: text stands after the kernel")
-    return K.KernelProgram(head[1], buffers, int(head[3]), int(head[4]), body)
+    return K.KernelProgram(head[1], buffers, int(head[3]), int(head[4]), body, int(head[5] or 1))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -197,7 +201,7 @@ class _Parser:
         if source in self.shared:
             return K.LoadShared(target, to, source, start, n, pred, other)
         if target in self.shared:
-            return K.StoreShared(target, to, source, start, n, pred)
+            return K.StoreShared(target, to, source, start, n, pred, "to" in options)
         if target in self.buffers:
             return K.StoreGlobal(target, to, source, start, n, pred, options.get("monoid"), cache)
         raise IRError(f"neither {target} nor {source} is a buffer or a shared array, or a load has no `other`")

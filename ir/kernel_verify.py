@@ -19,8 +19,10 @@ VECTOR_BYTES = 16
 
 def verify_kernel(program: K.KernelProgram, machine: Machine | None = None) -> None:
     """Raise `IRError` where a rule of the level is broken, or where the program does not fit on the machine."""
+    if program.threads % program.cluster:
+        raise IRError(f"{program.name}: {program.threads} threads are no {program.cluster} equal blocks")
     _Verifier(program).body(program.body, _Scope.of(program))
-    _check_shared(program.body, _Segment())
+    _check_shared(program.body, _Segment(_crossing(program)))
     if machine is not None:
         need = footprint(program)
         if need.shared_bytes > machine.smem_bytes_per_block:
@@ -106,13 +108,19 @@ class _Verifier:
                         raise IRError(f"store {buffer}: an update by {monoid} of {width} elements at once")
                 case K.LoadShared(array, index, shared, offset, width, pred):
                     self.set(array, index, width, self.in_shared(shared, offset, width, pred, scope), scope)
-                case K.StoreShared(shared, offset, array, index, width, pred):
+                case K.StoreShared(shared, offset, array, index, width, pred, everywhere):
                     self.used(array, index, width, self.in_shared(shared, offset, width, pred, scope), scope)
+                    if everywhere and (self.program.cluster == 1 or width > 1):
+                        raise IRError(
+                            f"{shared}: {width} elements are stored everywhere in a cluster of {self.program.cluster}"
+                        )
                 case K.Shuffle(array, index, value):
                     self.collective("shuffle", scope)
                     self.set(array, index, 1, value.dtype, scope)
-                case K.Barrier():
+                case K.Barrier(barrier_scope):
                     self.collective("barrier", scope)
+                    if barrier_scope in ("cluster", "begun") and self.program.cluster == 1:
+                        raise IRError(f"barrier {barrier_scope}: the blocks stand alone")
 
     def fresh(self, name: str, scope: _Scope) -> None:
         scalars = {v.name for v in scope.scalars}
@@ -212,10 +220,18 @@ class _Verifier:
 # ---- shared memory by segments between barriers
 
 
+def _crossing(program: K.KernelProgram) -> frozenset[str]:
+    """Shared arrays that threads of other blocks write."""
+    stores = (s for s in K.walk(program.body) if isinstance(s, K.StoreShared))
+    return frozenset(s.shared for s in stores if s.everywhere)
+
+
 @dataclass
 class _Segment:
-    """Shared arrays ever written, and those written and read since the last barrier."""
+    """Shared arrays ever written, and those written and read since the last barrier that orders them."""
 
+    crossing: frozenset[str]
+    begun: bool = False
     ever: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
@@ -235,9 +251,11 @@ def _check_shared(body: tuple[K.Statement, ...], now: _Segment) -> None:
                 _check_shared(inner, now)
                 now.written |= before[0]
                 now.read |= before[1]
-            case K.Barrier():
-                now.written.clear()
-                now.read.clear()
+            case K.Barrier("begun"):
+                now.begun = True
+            case K.Barrier(scope):
+                now.written &= now.crossing if scope == "block" else frozenset()
+                now.read &= now.crossing if scope == "block" else frozenset()
             case K.LoadShared(_, _, shared):
                 if shared not in now.ever:
                     raise IRError(f"{shared} is read before it is written")
@@ -245,6 +263,8 @@ def _check_shared(body: tuple[K.Statement, ...], now: _Segment) -> None:
                     raise IRError(f"{shared} is read and written with no barrier between")
                 now.read.add(shared)
             case K.StoreShared(shared):
+                if shared in now.crossing and not now.begun:
+                    raise IRError(f"{shared} is written everywhere before all blocks have begun")
                 if shared in now.read:
                     raise IRError(f"{shared} is written while it may still be read: no barrier stands between")
                 now.ever.add(shared)

@@ -1,4 +1,4 @@
-"""The layout algebra: which thread and register of a block hold which element of a tile over named axes.
+"""The layout algebra: which thread and register of a block, or of a cluster, hold which element of a named tile.
 
 A layout is two lists of modes, fastest first: digits of the linear thread index and of the linear register index. A
 mode of `size` digits moves `stride` elements along `axis`; without an axis its digits are replicas, or, with a monoid,
@@ -8,7 +8,7 @@ partial results whose product is the element. Sub-tiles are projections; layouts
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -84,18 +84,15 @@ class Layout:
         """Number of positions of `axis` that the layout has places for."""
         return math.prod(m.size for m in (*self.thread, *self.register) if m.axis == axis)
 
-    def digits(self, axes: Iterable[str]) -> tuple[tuple[int, int, Mode], ...]:
-        """(threads before the mode, size, mode) for each thread mode along one of `axes`, cut at the border of warps."""
+    def digits(self, axes: Iterable[str], block: int = 0) -> tuple[tuple[int, int, Mode], ...]:
+        """(threads before the mode, size, mode) for each thread mode along one of `axes`.
+
+        Modes are cut at the border of warps, and of blocks where `block` gives their threads.
+        """
         wanted, before, out = set(axes), 1, []
         for m in self.thread:
             if m.axis in wanted:
-                lanes = math.gcd(m.size, max(1, LANES // before)) if before < LANES else 1
-                if before < LANES and lanes * before < LANES and lanes < m.size:
-                    raise IRError(f"layout: {m.size} threads along {m.axis} do not split into lanes and warps")
-                if lanes > 1:
-                    out.append((before, lanes, replace(m, size=lanes)))
-                if m.size > lanes:
-                    out.append((before * lanes, m.size // lanes, Mode(m.size // lanes, m.axis, m.stride * lanes)))
+                out += [(before * m_before, size, mode) for m_before, size, mode in _cut(m, before, (LANES, block))]
             before *= m.size
         return tuple(out)
 
@@ -114,17 +111,39 @@ class Layout:
         return out
 
 
+def _cut(mode: Mode, before: int, borders: Iterable[int]) -> Iterator[tuple[int, int, Mode]]:
+    """(threads of the mode before the piece, size, piece) for the pieces of a mode that begins after `before` threads."""
+    done = 1
+    for border in borders:
+        here = before * done
+        if here < border and done < mode.size:
+            size = math.gcd(mode.size // done, max(1, border // here))
+            if size * here < border and size < mode.size // done:
+                raise IRError(f"layout: {mode.size} threads along {mode.axis} do not split at a border of {border}")
+            if size > 1:
+                yield done, size, Mode(size, mode.axis, mode.stride * done)
+            done *= size
+    if done < mode.size:
+        yield done, mode.size // done, Mode(mode.size // done, mode.axis, mode.stride * done)
+
+
 @dataclass(frozen=True)
 class Family:
     """Layouts of all sub-tiles of a block, consistent under projection, because every axis has its modes once.
 
     `thread` gives each axis' thread modes with the threads before each; axes that no tile has together may share
-    threads. `register` lists the register modes of all axes, fastest first.
+    threads. `register` lists the register modes of all axes, fastest first. The threads are those of `cluster` blocks.
     """
 
     threads: int
     thread: Mapping[str, tuple[tuple[int, Mode], ...]]
     register: tuple[Mode, ...]
+    cluster: int = 1
+
+    @property
+    def block(self) -> int:
+        """Threads of one block."""
+        return self.threads // self.cluster
 
     def __str__(self) -> str:
         axes = {a for a, modes in self.thread.items() if modes} | {m.axis for m in self.register if m.axis}

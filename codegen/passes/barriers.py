@@ -1,7 +1,8 @@
 """Barriers: one wherever an access to shared memory could meet an earlier one of another thread, and nowhere else.
 
 A buffer that the kernel both loads and stores counts as shared: a block reads and writes the same elements of it, and
-threads that hold copies of an element must have read it before its owner writes.
+threads that hold copies of an element must have read it before its owner writes. What threads of several blocks touch
+is ordered by barriers of the cluster, and is touched only once all its blocks have begun.
 """
 
 from __future__ import annotations
@@ -22,8 +23,23 @@ def place_barriers(state: State) -> State:
     assert state.kernel is not None
     loaded = {s.buffer for s in K.walk(state.kernel.body) if isinstance(s, K.LoadGlobal)}
     stored = {s.buffer for s in K.walk(state.kernel.body) if isinstance(s, K.StoreGlobal)}
-    body, _ = _Placer(frozenset(loaded & stored)).placed(state.kernel.body, NOTHING)
+    everywhere = {s.shared for s in K.walk(state.kernel.body) if isinstance(s, K.StoreShared) and s.everywhere}
+    in_place = frozenset(loaded & stored)
+    wide = everywhere | (in_place if state.kernel.cluster > 1 else frozenset())
+    body, _ = _Placer(in_place, frozenset(wide)).placed(state.kernel.body, NOTHING)
+    if everywhere:
+        body = _begun(body)
     return replace(state, kernel=replace(state.kernel, body=body))
+
+
+def _begun(body: tuple[K.Statement, ...]) -> tuple[K.Statement, ...]:
+    """The body with a wait for the other blocks in front of the first store that reaches them."""
+    first = next(k for k, s in enumerate(body) if any(_reaches(inner) for inner in K.walk((s,))))
+    return (*body[:first], K.Barrier("begun"), *body[first:])
+
+
+def _reaches(s: K.Statement) -> bool:
+    return isinstance(s, K.StoreShared) and s.everywhere
 
 
 def _either(a: Touched, b: Touched) -> Touched:
@@ -33,6 +49,8 @@ def _either(a: Touched, b: Touched) -> Touched:
 @dataclass(frozen=True)
 class _Placer:
     in_place: frozenset[str]
+    wide: frozenset[str]
+    """Memory that several blocks of a cluster touch."""
 
     def touches(self, s: K.Statement) -> tuple[str, bool] | None:
         """The memory that a statement accesses, and whether it reads it."""
@@ -55,7 +73,7 @@ class _Placer:
                 inner, after = self.steps(s.body, touched)
                 alone, after_alone = self.steps(s.body, NOTHING)
                 if _barriers(alone) < _barriers(inner):
-                    out.append(K.Barrier())
+                    out.append(K.Barrier("cluster" if self.wide else "block"))
                     inner, after, touched = alone, after_alone, NOTHING
                 out.append(replace(s, body=inner))
                 touched = _either(touched, after)
@@ -68,8 +86,10 @@ class _Placer:
                 if access is not None:
                     memory, reads = access
                     if memory in touched[1 if reads else 0]:
-                        out.append(K.Barrier())
-                        touched = NOTHING
+                        out.append(K.Barrier("cluster" if memory in self.wide else "block"))
+                        touched = (
+                            NOTHING if memory in self.wide else (touched[0] & self.wide, touched[1] & self.wide)
+                        )
                     own = frozenset({memory})
                     touched = _either(touched, (own, frozenset()) if reads else (frozenset(), own))
                 out.append(s)

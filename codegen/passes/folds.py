@@ -1,4 +1,4 @@
-"""Folds over registers, then lanes (butterflies of shuffles), then warps (one shared slot array for each fold)."""
+"""Folds over registers, lanes (butterflies of shuffles), warps, and blocks of a cluster (shared slots for each fold)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from codegen.passes.nest import LANE, THREAD, WARP, Nests
+from codegen.passes.nest import THREAD, Nests
 from codegen.passes.terms import assigned, conjunction, digit, linear, widened
 from ir import kernel as K
 from ir import meaning
@@ -173,17 +173,19 @@ def _chains(kept: Sequence[Mode], folded: Sequence[Mode]) -> int:
 
 
 def _finish(partial: Partial, layout: Layout, axes: tuple[str, ...], result: Var, final: str) -> None:
-    """Combine over the lanes and warps among which `axes` are spread."""
-    nests, digits = partial.nests, layout.digits(axes)
+    """Combine over the lanes, warps and blocks among which `axes` are spread."""
+    nests, block = partial.nests, partial.nests.layouts.block
+    digits = layout.digits(axes, block)
     for before, size, _ in digits:
         if before < LANES:
             for bit in range(size.bit_length() - 1):
                 other = shuffled(partial, before << bit)
                 with nests.now(partial.modes):
                     partial.absorb(other.here)
-    warps = [(size, before // LANES) for before, size, _ in digits if before >= LANES]
-    if warps:
-        _gather(partial, Slots.fill(partial, layout.project(result.axes)), warps)
+    for unit, end in ((LANES, block), (block, nests.layouts.threads)):
+        units = [(size, before // unit) for before, size, _ in digits if unit <= before < end]
+        if units:
+            _gather(partial, Slots.fill(partial, layout.project(result.axes), unit, unit == block), units)
     if final != partial.arrays[-1]:
         with nests.now(partial.modes):
             value = T.round_to(result.dtype, "cast", partial.here[-1])
@@ -202,81 +204,89 @@ def shuffled(partial: Partial, mask: int) -> Partial:
 
 @dataclass
 class Slots:
-    """Shared arrays with one slot for each (register, kept lane, warp) of a partial result, the warp fastest."""
+    """Shared arrays with a slot for each (register, kept thread of a unit, unit) of a partial result, the unit fastest.
+
+    Units are warps, or blocks of a cluster: threads that have already agreed.
+    """
 
     shared: tuple[str, ...]
     key: Term
-    lanes: int
-    warps: int
+    kept: int
+    own: Term
+    units: int
 
     @staticmethod
-    def fill(partial: Partial, kept: Layout) -> Slots:
-        """Every warp leaves its results in its slots; `kept` is the layout of the tile that they make up."""
-        nests, key, lane, lanes = partial.nests, dict[Term, int](), dict[Term, int](), 1
-        for before, size, mode in kept.digits({m.axis for m in kept.thread if m.axis}):
-            if before < LANES:
-                key[digit(THREAD, before, size)] = lanes
-                lane[digit(THREAD, before, size)] = before
-                lanes *= mode.size
-        warps = nests.layouts.threads // LANES
+    def fill(partial: Partial, kept: Layout, unit: int, everywhere: bool) -> Slots:
+        """Every unit of so many threads leaves its results in its slots; `kept` is the layout of the tile they make up.
+
+        With `everywhere`, in the slots of every block.
+        """
+        nests, key, place, count = partial.nests, dict[Term, int](), dict[Term, int](), 1
+        for before, size, mode in kept.digits({m.axis for m in kept.thread if m.axis}, nests.layouts.block):
+            if before < unit:
+                key[digit(THREAD, before, size)] = count
+                place[digit(THREAD, before, size)] = before
+                count *= mode.size
         shared = tuple(nests.names.fresh("slots") for _ in partial.arrays)
-        out = Slots(shared, linear(key), lanes, warps)
-        size = math.prod(m.size for m in partial.modes) * lanes * warps
+        own, units = T.binary("floordiv", THREAD, T.number(unit)), nests.layouts.threads // unit
+        out = Slots(shared, linear(key), count, own, units)
+        size = math.prod(m.size for m in partial.modes) * count * units
         nests.out += [K.Shared(n, d, size) for n, d in zip(shared, partial.algebra.dtypes, strict=True)]
         with nests.now(partial.modes):
-            at, sender = nests.register(partial.modes), T.binary("eq", LANE, linear(lane))
+            at = nests.register(partial.modes)
+            sender = T.binary("eq", T.binary("mod", THREAD, T.number(unit)), linear(place))
             for name, array in zip(shared, partial.arrays, strict=True):
-                nests.inner.append(K.StoreShared(name, out.at(at, WARP), array, at, 1, sender))
+                nests.inner.append(K.StoreShared(name, out.at(at, own), array, at, 1, sender, everywhere))
         return out
 
-    def at(self, register: Term, warp: Term) -> Term:
-        """The slot of a register of this thread, as written by `warp`."""
-        row = T.binary("add", T.binary("mul", widened(register), T.number(self.lanes)), self.key)
-        return T.binary("add", T.binary("mul", row, T.number(self.warps)), warp)
+    def at(self, register: Term, unit: Term) -> Term:
+        """The slot of a register of this thread, as written by `unit`."""
+        row = T.binary("add", T.binary("mul", widened(register), T.number(self.kept)), self.key)
+        return T.binary("add", T.binary("mul", row, T.number(self.units)), unit)
 
 
-def _gather(partial: Partial, slots: Slots, warps: list[tuple[int, int]]) -> None:
-    """Combine the slots of this thread's group of warps, a run of neighbours in each load."""
+def _gather(partial: Partial, slots: Slots, units: list[tuple[int, int]]) -> None:
+    """Combine the slots of this thread's group of units, a run of neighbours in each load."""
     nests, algebra = partial.nests, partial.algebra
-    count = math.prod(size for size, _ in warps)
-    width = _run(warps, max(DTYPES[d].bytes for d in algebra.dtypes))
+    count = math.prod(size for size, _ in units)
+    width = _run(units, max(DTYPES[d].bytes for d in algebra.dtypes))
     size = math.prod(m.size for m in partial.modes)
     read = [nests.array("seen", d, size * count) for d in algebra.dtypes]
     with nests.now(partial.modes):
         at = nests.register(partial.modes)
         first = T.binary("mul", at, T.const(count, "i32"))
         for k in range(0, count, width):
-            warp = T.binary("add", _first(warps), T.number(_place(k, warps)))
+            unit = T.binary("add", _first(slots.own, units), T.number(_place(k, units)))
             for name, array in zip(slots.shared, read, strict=True):
                 to = T.binary("add", first, T.const(k, "i32"))
-                nests.inner.append(K.LoadShared(array, to, name, slots.at(at, warp), width))
+                nests.inner.append(K.LoadShared(array, to, name, slots.at(at, unit), width))
         places = [T.binary("add", first, T.const(k, "i32")) for k in range(count)]
         seen = [[T.Load(a, d, (p,)) for a, d in zip(read, algebra.dtypes, strict=True)] for p in places]
         partial.set(algebra.tree(seen, nests))
 
 
-def _run(warps: list[tuple[int, int]], size: int) -> int:
-    """How many slots of neighbouring warps one load takes."""
-    (first, weight), *_ = warps
+def _run(units: list[tuple[int, int]], size: int) -> int:
+    """How many slots of neighbouring units one load takes."""
+    (first, weight), *_ = units
     width = VECTOR_BYTES // size if weight == 1 else 1
     while first % width:
         width //= 2
     return width
 
 
-def _place(k: int, warps: list[tuple[int, int]]) -> int:
-    """The warp, relative to the first of its group, that is number `k` of the group."""
+def _place(k: int, units: list[tuple[int, int]]) -> int:
+    """The unit, relative to the first of its group, that is number `k` of the group."""
     out = 0
-    for size, weight in warps:
+    for size, weight in units:
         out, k = out + k % size * weight, k // size
     return out
 
 
-def _first(warps: list[tuple[int, int]]) -> Term:
-    """The first warp of the group of this thread: its number without the digits of the group."""
+def _first(own: Term, units: list[tuple[int, int]]) -> Term:
+    """The first unit of the group of this thread: its unit's number without the digits of the group."""
     out: dict[Term, int] = {}
     below = 1
-    for size, weight in warps:
-        out[digit(WARP, below, weight // below)] = below
+    for size, weight in units:
+        out[digit(own, below, weight // below)] = below
         below = weight * size
-    return linear({**out, T.binary("floordiv", WARP, T.number(below)): below})
+    return linear({**out, T.binary("floordiv", own, T.number(below)): below})

@@ -24,18 +24,18 @@ SECTOR_BYTES = 32
 """What memory moves at least: lanes that touch sectors of their own waste the rest."""
 STAGED_BYTES = 32768
 """The largest tile that changes its layout in shared memory."""
-_WORK = re.compile(r"(?:t|points)(\d+)")
+_WORK = re.compile(r"(?:t|points)(\d+)(?:\+c(\d+))?")
 _REDUCE = {"serial": 1, "lanes": LANES}
 
 
-def thread_count(schedule: Schedule) -> int:
-    """Threads of a block, from WORK=tN or WORK=pointsN; a multiple of the warp."""
-    m = _WORK.fullmatch(schedule.get("WORK").split("+")[0])
+def work(schedule: Schedule) -> tuple[int, int]:
+    """Threads of a block and blocks of a cluster, from WORK=tN, WORK=tN+cM or WORK=pointsN; N a multiple of the warp."""
+    m = _WORK.fullmatch(schedule.get("WORK"))
     if m is None or int(m[1]) % LANES or not 0 < int(m[1]) <= 1024:
         raise IRError(
             f"WORK={schedule.get('WORK')}: tN or pointsN with N a multiple of {LANES} up to 1024 is expected"
         )
-    return int(m[1])
+    return int(m[1]), int(m[2] or 1)
 
 
 def vector_wishes(schedule: Schedule) -> dict[str, int]:
@@ -48,9 +48,9 @@ def choose_layouts(state: State) -> State:
     buffers = {b.name: b for b in state.tile.buffers}
     plans = []
     for part in state.tile.parts:
-        chooser = _Chooser(part, buffers, state.tile.schedule, state.threads)
+        chooser = _Chooser(part, buffers, state.tile.schedule, state.threads, state.cluster)
         layouts = chooser.family(chooser.order())
-        plans.append(PartPlan(layouts, chooser.staged(layouts)))
+        plans.append(PartPlan(layouts, chooser.staged(layouts) if state.cluster == 1 else {}))
     return replace(state, plans=tuple(plans))
 
 
@@ -87,8 +87,10 @@ class _Touch:
 
 
 class _Chooser:
-    def __init__(self, part: TilePart, buffers: Mapping[str, Buffer], schedule: Schedule, threads: int) -> None:
-        self.part, self.threads = part, threads
+    def __init__(
+        self, part: TilePart, buffers: Mapping[str, Buffer], schedule: Schedule, threads: int, cluster: int
+    ) -> None:
+        self.part, self.threads, self.cluster = part, threads, cluster
         self.wishes, self.reduce = vector_wishes(schedule), schedule.get("REDUCE")
         self.values = tile.infer(part, buffers)
         self.ranges = Ranges({Index(a.name): (0, max(a.extent - 1, 0)) for a in part.axes})
@@ -126,7 +128,7 @@ class _Chooser:
             rest = -(-axis.tile // (vector * along))
             modes = (Mode(vector, axis.name, 1), Mode(rest, axis.name, vector * along))
             register += [m for m in modes if m.size > 1]
-        return Family(self.threads, thread, tuple(register))
+        return Family(self.threads, thread, tuple(register), self.cluster)
 
     def order(self) -> list[TileAxis]:
         """Axes from the one that most accesses walk with stride 1 to the one with the longest strides.
@@ -178,11 +180,12 @@ class _Chooser:
         return max(usable, default=1)
 
     def threads_along(self, axis: TileAxis, start: int, wanted: int) -> int:
-        """How many of the threads that are left go along the axis: whole digits of lanes, then of warps."""
+        """How many of the threads that are left go along the axis: whole digits of lanes, then of warps, then of blocks."""
         left = self.threads // start
         if axis.name in self.folded:
             left = min(left, _REDUCE.get(self.reduce, left))
-        fit = [d for d in range(1, left + 1) if self.threads // start % d == 0 and _splits(start, d)]
+        block = self.threads // self.cluster
+        fit = [d for d in range(1, left + 1) if self.threads // start % d == 0 and _splits(start, d, block)]
         return next((d for d in fit if d >= wanted), fit[-1])
 
 
@@ -193,9 +196,10 @@ def _useful(touch: _Touch, axis: TileAxis, wish: int) -> int:
     return wish if most == min(wish, per_move) else most
 
 
-def _splits(start: int, size: int) -> bool:
+def _splits(start: int, size: int, block: int) -> bool:
     end = start * size
-    return (end <= LANES and size & (size - 1) == 0) or end % LANES == 0
+    lanes = (end <= LANES and size & (size - 1) == 0) or end % LANES == 0
+    return lanes and (block % end == 0 or end % block == 0)
 
 
 def reach(axis: TileAxis, layouts: Family, padded: bool) -> Interval:

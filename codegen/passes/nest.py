@@ -14,7 +14,6 @@ from ir.term import Term, Var
 from ir.tile import TilePart
 
 THREAD = widened(K.THREAD)
-LANE = T.binary("mod", THREAD, T.number(LANES))
 WARP = T.binary("floordiv", THREAD, T.number(LANES))
 
 

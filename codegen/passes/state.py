@@ -58,11 +58,15 @@ class PartPlan:
 
 @dataclass(frozen=True)
 class State:
-    """A program on its way down: `kernel` is there once statements are lowered, `plans` (one a part) before."""
+    """A program on its way down: `kernel` is there once statements are lowered, `plans` (one a part) before.
+
+    `threads` are those of a cluster of `cluster` blocks.
+    """
 
     tile: TileProgram
     machine: Machine
     threads: int
+    cluster: int = 1
     plans: tuple[PartPlan, ...] = ()
     kernel: KernelProgram | None = None
 

@@ -43,9 +43,9 @@ def lower_statements(state: State) -> State:
             tests = [T.binary("le", low, K.BLOCK), T.binary("lt", K.BLOCK, high)]
             body.append(K.If(T.binary("and", *tests), lines))
         first += count
-    if first > I32_MAX:
-        raise IRError(f"{program.name}: {first} blocks are more than a launch takes")
-    kernel = K.KernelProgram(program.name, program.buffers, state.threads, first, tuple(body))
+    if first * state.cluster > I32_MAX:
+        raise IRError(f"{program.name}: {first * state.cluster} blocks are more than a launch takes")
+    kernel = K.KernelProgram(program.name, program.buffers, state.threads, first, tuple(body), state.cluster)
     return replace(state, kernel=kernel)
 
 

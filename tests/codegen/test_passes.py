@@ -182,6 +182,10 @@ def without(kind: type) -> Callable[[K.KernelProgram], K.KernelProgram]:
     return lambda k: everywhere(k, lambda s: [] if isinstance(s, kind) else [s])
 
 
+def without_scope(scope: str) -> Callable[[K.KernelProgram], K.KernelProgram]:
+    return lambda k: everywhere(k, lambda s: [] if s == K.Barrier(scope) else [s])
+
+
 def under_branch(kind: type) -> Callable[[K.KernelProgram], K.KernelProgram]:
     low = T.binary("lt", K.THREAD, T.const(20, "i32"))
     return lambda k: everywhere(k, lambda s: [K.If(low, (s,))] if isinstance(s, kind) else [s])
@@ -224,6 +228,7 @@ class Fault:
     plant: Callable[[K.KernelProgram], K.KernelProgram]
 
 
+WIDE = "row over blocks"
 ROW, STREAM, CUT = "row of 1000, 256 threads, 1 rows", "stream with two states", "pointwise on odd extents"
 FAULTS = (
     Fault("a barrier is missing", ROW, without(K.Barrier)),
@@ -243,6 +248,9 @@ FAULTS = (
     Fault("states are not carried", STREAM, without_last_step),
     Fault("a run is not aligned", "row in vectors", changed(K.LoadGlobal, offset=lambda s: moved(s.offset, 1))),
     Fault("a projection is off by one", "contraction", changed(K.StoreGlobal, index=lambda s: moved(s.index, 1))),
+    Fault("no barrier of the cluster", WIDE, changed(K.Barrier, scope="block")),
+    Fault("a block is not waited for", WIDE, without_scope("begun")),
+    Fault("results stay in their block", WIDE, changed(K.StoreShared, everywhere=False)),
     Fault("a row is taken for its neighbour", "contraction", changed(K.LoadGlobal, index=T.const(0, "i32"))),
 )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from codegen.compile import compile_all
-from codegen.cpu import Program
+from codegen.cpu import CpuRunError, Program
 from codegen.emit import emit
 from codegen.lower import lower_tile
 from codegen.resources import complaints
@@ -75,3 +75,29 @@ def test_what_is_touched_once_is_streamed_where_the_cache_would_hold_it_in_vain(
     texts = {rows: emit(lower_tile(parse_tile(long.format(rows)), H200)) for rows in (64, 16384)}
     assert "stream" not in texts[64]
     assert "load8_stream(" in texts[16384] and "store8_stream(" in texts[16384]
+
+
+SOWN = {
+    "a barrier of one block": ("cluster_barrier();", "__syncthreads();", "race|nothing has written"),
+    "a result in one block's copy": (
+        "store_everywhere<4>(slots_1 + t_5, m1_out_1);",
+        "slots_1[t_5] = m1_out_1;",
+        "which only block . of the cluster has",
+    ),
+    "a barrier that one block misses": (
+        "cluster_barrier();",
+        "if (thread >= 64) cluster_barrier();",
+        "race|nothing has written|deadlock",
+    ),
+}
+
+
+@pytest.mark.parametrize("order", ["forward", "random"])
+@pytest.mark.parametrize("bug", SOWN)
+def test_a_bug_between_blocks_of_a_cluster_is_reported(bug: str, order: str, tmp_path: Path) -> None:
+    k, (right, wrong, message) = lower_tile(program("row over blocks"), H200), SOWN[bug]
+    text = emit(k)
+    assert right in text
+    arrays = [np.zeros(reach(b), storage_type(b.dtype)) for b in k.buffers]
+    with pytest.raises(CpuRunError, match=message):
+        Program([(k, text.replace(right, wrong))], tmp_path).run(0, arrays, order)

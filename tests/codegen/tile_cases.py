@@ -16,7 +16,7 @@ def padded(extent: int) -> int:
     return 1 << (extent - 1).bit_length()
 
 
-def row(n: int, threads: int, rows: int = 1, extra: str = "", vector: str = "", blocks: int = 3) -> str:
+def row(n: int, threads: int | str, rows: int = 1, extra: str = "", vector: str = "", blocks: int = 3) -> str:
     """exp(x - max) and its sum along rows, both stored."""
     tile, many = padded(n), rows * blocks - (rows > 1)
     return f"""tile row
@@ -37,7 +37,7 @@ part i: grid {many}/{rows}, j: whole {n}/{tile}
 """
 
 
-def scan(monoid: str, n: int, threads: int, vector: str = "") -> str:
+def scan(monoid: str, n: int, threads: int | str, vector: str = "") -> str:
     """Inclusive prefixes along rows, two rows a block."""
     return f"""tile scan
 schedule WORK=t{threads} TILE=i:2,k:{padded(n)}{vector}
@@ -50,7 +50,7 @@ part i: grid 3/2, k: whole {n}/{padded(n)}
 """
 
 
-def positions(monoid: str, n: int, threads: int) -> str:
+def positions(monoid: str, n: int, threads: int | str) -> str:
     """The position of the largest or least value of rows."""
     return f"""tile positions
 schedule WORK=t{threads} TILE=i:1,k:{padded(n)}
@@ -79,12 +79,15 @@ CASES: dict[str, str] = {
     "row in lanes": row(100, 128, 4, " REDUCE=lanes"),
     "row in registers": row(10, 128, 4, " REDUCE=serial"),
     "row of 96 threads": row(300, 96),
+    "row over blocks": row(1000, "64+c4", vector="/v4"),
+    "two rows over blocks": row(600, "128+c2", 2),
+    "row over blocks of a warp": row(300, "32+c8"),
     **{f"first {m} of ties, {n} by {t}": positions(m, n, t) for m, n, t in [
-        ("argmax", 5, 32), ("argmax", 500, 128), ("argmin", 300, 64),
+        ("argmax", 5, 32), ("argmax", 500, 128), ("argmin", 300, 64), ("argmin", 500, "32+c4"),
     ]},
     **{f"scan {m} of {n}, {t} threads{v}": scan(m, n, t, v) for m, n, t, v in [
         ("add", 10, 32, ""), ("max", 100, 64, "/v2"), ("add", 1000, 128, "/v4"), ("argmin", 300, 256, ""),
-        ("add", 300, 64, ""),
+        ("add", 300, 64, ""), ("add", 1000, "64+c2", "/v4"),
     ]},
 }  # fmt: skip
 
