@@ -6,26 +6,27 @@ import heapq
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from egraph.graph import EGraph
 from egraph.saturate import saturate
 from egraph.trace import Explained
+from extract.alike import Copy, Speller, Spelling
 from extract.assembly import Assembly, Kernel
 from extract.candidates import Candidate, Candidates
 from extract.cost import Cost, kernel_cost, sweeps
 from extract.cover import CoverProblem
 from extract.fragments import Breadth, Fragments
 from extract.items import Scope
-from extract.key import Canonical
 from extract.lineage import Reasons, named
-from extract.regions import Copy, cuts, spelled
+from extract.regions import cuts
 from extract.rounding import without_rounds
 from extract.source import Source
 from ir.loop import Form, KernelForm, LoopProgram
 from ir.machine import Machine
 
+Text = tuple[Hashable, ...]
 Price = Callable[[KernelForm, Form], float | None]
 MOST_PER_CLASS = 24  # fragments of a class when many forms are asked for
 TRIES = 3  # covers solved for each form asked for, since some differ by trivial moves
@@ -114,28 +115,30 @@ def forms(
 
     `price` gives the measured time of a kernel in us where one is known. With `drop_rounds` (never under strict
     numerics) values that stay inside a kernel keep the precision of their arithmetic where eager operators round
-    them. `details` of a form hold its `signature`, the `gap` to the best that was not closed in `budget_s`, its
-    `sweeps`, and the `Cost` of each kernel by name in `kernels`; with a graph that is `Explained` also the `reasons`
-    that it equals the program, the `analyses` they rest on and, where some are left out, `dropped_rounds`.
+    them. `budget_s` is seconds of this thread's own time, so that the load of the machine changes no choice.
+    `details` of a form hold its `signature`, the `gap` to the best that was not closed in that time, its `sweeps`,
+    and the `Cost` of each kernel by name in `kernels`; with a graph that is `Explained` also the `reasons` that it
+    equals the program, the `analyses` they rest on and, where some are left out, `dropped_rounds`.
     """
-    deadline = time.perf_counter() + budget_s
+    deadline = time.thread_time() + budget_s
     source = Source(graph)
-    places: list[tuple[Canonical, str]] = []
-    solved: dict[str, tuple[Canonical, list[Choice]]] = {}
+    places: list[Spelling] = []
+    solved: dict[Text, tuple[Spelling, list[Choice]]] = {}
+    speller = Speller(source)
     for cut in cuts(source):
-        spelling = spelled(source, cut)
-        if spelling.key not in solved:
-            half = (time.perf_counter() + deadline) / 2  # the last region may use what the first ones leave
+        spelling = speller.spelled(cut)
+        if spelling.text not in solved:
+            half = (time.thread_time() + deadline) / 2  # the last region may use what the first ones leave
             region = Region(Scope(source, cut.roots, cut.given), machine, _breadth(k), price, half)
-            solved[spelling.key] = spelling, region.choices(k)
-        places.append((spelling, spelling.key))
-    weights = Counter(key for _, key in places)
+            solved[spelling.text] = spelling, region.choices(k)
+        places.append(spelling)
+    weights = Counter(place.text for place in places)
     ranked = []
     for picks in _best({key: [weights[key] * c.us for c in cs] for key, (_, cs) in solved.items()}, k):
         kernels: list[Kernel] = []
-        for spelling, key in places:
-            first, choices = solved[key]
-            own = choices[picks[key]].kernels
+        for spelling in places:
+            first, choices = solved[spelling.text]
+            own = choices[picks[spelling.text]].kernels
             kernels += own if spelling is first else Copy(source, first, spelling).kernels(own)
         chosen = [solved[key][1][n] for key, n in picks.items()]
         form = Assembly(source, source.substitute.extents, kernels).form("")
@@ -155,7 +158,7 @@ def _breadth(k: int) -> Breadth:
     return Breadth(per_class=min(MOST_PER_CLASS, 4 + 2 * k), per_cut=1, slack=40.0, diverse=True)
 
 
-def _best(prices: Mapping[str, Sequence[float]], k: int) -> Iterator[dict[str, int]]:
+def _best(prices: Mapping[Text, Sequence[float]], k: int) -> Iterator[dict[Text, int]]:
     """The `k` cheapest ways to take one choice of each region, every list being sorted."""
     keys = list(prices)
     start = (0,) * len(keys)

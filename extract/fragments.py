@@ -70,7 +70,7 @@ class Fragments:
         self._costs: dict[Term, Cost] = {}
         self._flow: dict[int, float] = {}
         for c in scope.reachable:
-            if time.perf_counter() > deadline:
+            if time.thread_time() > deadline:
                 self.breadth = LATE
             self.of(c)
 

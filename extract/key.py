@@ -77,7 +77,7 @@ def _part_text(part: Part) -> object:
 # ---- colours
 
 
-def _names_of(t: Term) -> tuple[Name, ...]:
+def names_of(t: Term) -> tuple[Name, ...]:
     """The names that stand in the node itself."""
     match t:
         case T.Load(buffer, _, _):
@@ -95,7 +95,7 @@ def _names_of(t: Term) -> tuple[Name, ...]:
     return ()
 
 
-def _payload(t: Term) -> tuple[object, ...]:
+def payload(t: Term) -> tuple[object, ...]:
     """What stands in the node itself and is neither a name nor a term."""
     match t:
         case T.Const(dtype, bits):
@@ -109,7 +109,8 @@ def _payload(t: Term) -> tuple[object, ...]:
     return (t.dtype,)
 
 
-def _unordered(t: Term) -> bool:
+def unordered(t: Term) -> bool:
+    """Whether the order of the node's children says nothing."""
     return isinstance(t, T.Stream) or (isinstance(t, T.Binary) and BINARY[t.op].commutes)
 
 
@@ -124,7 +125,7 @@ class _Colours:
         self.kernel = kernel
         roots = [t for s in kernel.stores for t in (*s.index, s.value)]
         self.order = list(postorder(*roots))
-        self.own = {t: _names_of(t) for t in self.order}
+        self.own = {t: names_of(t) for t in self.order}
         written = {s.buffer for s in kernel.stores}
         self.name: dict[Name, str] = {}
         for kind, name in (n for t in self.order for n in self.own[t]):
@@ -162,12 +163,12 @@ class _Colours:
 
     def kids(self, t: Term) -> Sequence[Term]:
         """The children; those of a commutative node in the order of their hashes."""
-        return sorted(t.terms, key=lambda k: self.term[k]) if _unordered(t) else t.terms
+        return sorted(t.terms, key=lambda k: self.term[k]) if unordered(t) else t.terms
 
     def _bottom_up(self) -> None:
         for t in self.order:
             own = [self.name[n] for n in self.of_names(t)]
-            self.term[t] = _hash((type(t).__name__, _payload(t), own, [self.term[k] for k in self.kids(t)]))
+            self.term[t] = _hash((type(t).__name__, payload(t), own, [self.term[k] for k in self.kids(t)]))
 
     def _refine(self) -> None:
         """One round: hash terms upwards, their contexts downwards, then names by all their uses."""
@@ -188,7 +189,7 @@ class _Colours:
                 ordered = not isinstance(t, T.Fold) and (not isinstance(t, T.State) or position == 0)
                 uses[name].append((here, position if ordered else -1))
             for position, kid in enumerate(t.terms):
-                context[kid].append((here, 0 if _unordered(t) else position))
+                context[kid].append((here, 0 if unordered(t) else position))
         for name in self.name:
             self.name[name] = _hash((self.name[name], sorted(uses[name], key=repr)))
 

@@ -7,24 +7,19 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from extract.facts import swept
-from extract.key import Canonical, canonical
-from extract.rewrite import Names, with_children
-from extract.source import Source, buffer_of, class_read
+from extract.source import Source
 from extract.work import SPECIAL, bytes_of
 from ir import term as T
 from ir.dtype import is_float
-from ir.loop import Form, KernelForm, Part, Store
 from ir.node import postorder
 from ir.term import Term
 
 SMALL = 100  # terms of a program that is one region
 LEAST, MOST = 20, 110  # terms of a region of a good size
 LARGEST = 600  # terms among which a border is sought
-Made = tuple[tuple[int, Term], ...]
-Kernel = tuple[Made, ...]
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,7 @@ def cuts(source: Source) -> list[Cut]:
         return [Cut(frozenset(graph.roots), frozenset())]
     main = max(results, key=lambda t: (sum(1 for _ in postorder(t)), t.digest))
     ends = [*_borders(source, main), main]
-    regions = [set(_below([t], ends[:k])) for k, t in enumerate(ends)]
+    regions = [set(below([t], ends[:k])) for k, t in enumerate(ends)]
     made: list[set[Term]] = [{t} for t in ends]
     for t in results:
         first = next((k for k, region in enumerate(regions) if t in region), len(ends) - 1)
@@ -83,7 +78,7 @@ def _borders(source: Source, main: Term) -> list[Term]:
         if len(readers[t]) < 2 and at - start <= 2 * MOST:
             at += 1
             continue
-        own = _below([t], borders, LARGEST) if _storable(t) else []
+        own = below([t], borders, LARGEST) if _storable(t) else []
         fits = LEAST <= len(own) <= LARGEST and _alone(t, own, borders, readers, folded, stored_bytes)
         rank = len(readers[t]) < 2, stored_bytes(t)
         if fits and best is not None and len(own) > (2 * MOST if best[0][0] else MOST):
@@ -93,7 +88,7 @@ def _borders(source: Source, main: Term) -> list[Term]:
         elif fits and (best is None or rank < best[0]):
             best = rank, at
         at += 1
-    if best is not None and len(_below([main], borders)) > MOST:
+    if best is not None and len(below([main], borders)) > MOST:
         borders.append(order[best[1]])
     return borders
 
@@ -122,7 +117,7 @@ def _storable(t: Term) -> bool:
     return is_float(t.dtype) and bool(t.free) and not isinstance(t, T.Load | T.Const)
 
 
-def _below(roots: Iterable[Term], ends: Iterable[Term], most: float = math.inf) -> list[Term]:
+def below(roots: Iterable[Term], ends: Iterable[Term], most: float = math.inf) -> list[Term]:
     """Terms from which the roots are computed, children first, down to inputs and ends; a root is never an end.
 
     The search stops soon after `most` terms.
@@ -146,7 +141,7 @@ def _below(roots: Iterable[Term], ends: Iterable[Term], most: float = math.inf) 
 
 def _share(made: list[set[Term]], ends: Sequence[Term]) -> set[Term]:
     """Dear values that several regions read are made once: added to the first of these, or returned as a prelude."""
-    regions = [_below(terms, ends) for terms in made]
+    regions = [below(terms, ends) for terms in made]
     count = Counter(t for region in regions for t in region)
     shared = {t for t, n in count.items() if n > 1} - set(ends)
     dear: dict[Term, bool] = {}
@@ -159,54 +154,7 @@ def _share(made: list[set[Term]], ends: Sequence[Term]) -> set[Term]:
     prelude: set[Term] = set()
     for t in outermost:
         if _storable(t):
-            rests = any(e in ends for e in _below([t], ends))
+            rests = any(e in ends for e in below([t], ends))
             first = next(k for k, region in enumerate(regions) if t in region)
             (made[first] if rests else prelude).add(t)
     return prelude
-
-
-# ---- equal regions
-
-
-def spelled(source: Source, cut: Cut) -> Canonical:
-    """The region as written, as one canonical kernel from the given classes to its roots.
-
-    Whether a value is an input of the program or of the region alone makes no difference.
-    """
-    roots = sorted(cut.roots)
-    ends = {source.terms[c]: c for c in sorted(cut.given)}
-    new: dict[Term, Term] = {}
-    for t in _below([source.terms[c] for c in roots], ends):
-        new[t] = (
-            source.load(ends[t]) if t in ends else with_children(t, [new[k] for k in t.terms]) if t.terms else t
-        )
-    stores = [Store(buffer_of(c), source.load(c).index, new[source.terms[c]]) for c in roots]
-    kernel = KernelForm("region", tuple(Part(source.axes(class_read(s.buffer)), (s,)) for s in stores))
-    scratch = [source.scratch(c) for c in sorted(cut.roots | cut.given)]
-    buffers = tuple(replace(b, role="input") for b in (*source.graph.program.buffers, *scratch))
-    form = Form("", source.graph.program.axes, buffers, ())
-    return canonical(kernel, form)
-
-
-class Copy:
-    """Carries the kernels of a solved region over to one with an equal spelling."""
-
-    def __init__(self, source: Source, solved: Canonical, other: Canonical) -> None:
-        self.source = source
-        self.axes = {old: other.axis_names[x] for x, old in solved.axis_names.items()}
-        buffers = {old: other.names[b] for b, old in solved.names.items()}
-        self.classes = {class_read(old): class_read(new) for old, new in buffers.items() if class_read(old) >= 0}
-        self.buffers = dict(buffers)
-
-    def kernels(self, kernels: Iterable[Kernel]) -> list[Kernel]:
-        """The kernels over the other region's axes and buffers; values kept between them get buffers of their own."""
-        kernels = list(kernels)
-        for c in (c for kernel in kernels for part in kernel for c, _ in part):
-            if c not in self.classes:
-                self.classes[c] = self.source.copy(c, self.axes)
-                self.buffers[buffer_of(c)] = buffer_of(self.classes[c])
-        names = Names(self.axes, self.buffers)
-        return [
-            tuple(tuple((self.classes[c], names.terms([t])[0]) for c, t in part) for part in kernel)
-            for kernel in kernels
-        ]

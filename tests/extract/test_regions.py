@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from egraph.saturate import saturate
+from extract.alike import Speller
 from extract.forms import forms
-from extract.regions import cuts, spelled
+from extract.regions import cuts
 from extract.source import Source
 from ir import term as T
 from ir.loop import LoopProgram
@@ -39,7 +40,8 @@ def test_layers_are_cut_at_the_values_that_everything_passes() -> None:
 
 def test_regions_of_equal_layers_are_spelled_alike() -> None:
     s = source(layers(6))
-    keys = [spelled(s, cut).key for cut in cuts(s)]
+    speller = Speller(s)
+    keys = [speller.spelled(cut).text for cut in cuts(s)]
     assert len(set(keys)) <= 4 < len(keys)
 
 
