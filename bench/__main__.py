@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import time
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -12,7 +14,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from bench import model, results, sweep, targets
+from bench import emmy, model, results, sweep, targets
 from bench.cases import CASES, SWEEP, case, select
 from bench.check import check, check_one, part
 from bench.flight import ALONE, Flight, fly
@@ -198,6 +200,39 @@ def show_model(rows: list[dict[str, Any]]) -> None:
     for r in rows:
         if "error" in r:
             typer.echo(f"{r['case']}: {r['error']}")
+
+
+@app.command("emmy")
+def emmy_command(
+    pattern: Pattern = "",
+    out: Annotated[Path, typer.Option(help="Folder for emmy.jsonl, and for what Emmy leaves.")] = Path(
+        "build/emmy"
+    ),
+    lines: Annotated[int, typer.Option(help="Schedules that it tunes over.")] = 20,
+    limit: Annotated[float, typer.Option(help="Seconds for its tuning.")] = 300.0,
+    lock: Annotated[Path, typer.Option(help="The file that holds the card.")] = Path("build/card.lock"),
+    commit: Annotated[str, typer.Option(help="The commit, where the tree has no repository.")] = "",
+) -> None:
+    """Tune Emmy on its row programs, then time ours hot; needs emmy-ml 0.3.22, which is no dependency."""
+    needs_card()
+    out.mkdir(parents=True, exist_ok=True)
+    started = {name: emmy.tuning(name, out, lines, lock) for name in emmy.PROGRAMS if re.search(pattern, name)}
+    deadline = time.monotonic() + limit
+    for name, process in started.items():
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            typer.echo(f"{name}: Emmy is not done within {limit:.0f} s")
+    times, rows = emmy.figures(out), out / "emmy.jsonl"
+    fly([case(n) for n in times], Flight((OURS, "eager"), rows, commit or here(), 200.0, modes=("hot",)))
+    found = emmy.beside(results.load([rows]), times)
+    rows.write_text("".join(json.dumps(r) + "\n" for r in found))
+    table = [
+        [name, *(tables.number(median_us(g, n, "hot")) for n in (OURS, emmy.NAME, "eager"))]
+        for name, g in results.latest(found).items()
+    ]
+    tables.show("hot, us", ["case", OURS, emmy.NAME, "eager"], table)
 
 
 @app.command("seconds")

@@ -36,8 +36,12 @@ def samples(row: Row, name: str, mode: str) -> list[float]:
 
 
 def paired(row: Row, peer: str, mode: str) -> float | None:
-    """The median over rounds of the peer's time over ours; None where either was not timed."""
+    """The median over rounds of the peer's time over ours; None where either was not timed.
+
+    A peer that times itself has one sample, which stands for every round.
+    """
     mine, theirs = samples(row, OURS, mode), samples(row, peer, mode)
+    theirs = theirs * len(mine) if len(theirs) == 1 else theirs
     return statistics.median(t / m for m, t in zip(mine, theirs, strict=True)) if mine and theirs else None
 
 
