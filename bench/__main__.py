@@ -28,6 +28,7 @@ from eggtile.ratios import OURS, against_best, best_peer, geometric, median_us
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 Pattern = Annotated[str, typer.Argument(help="A regular expression over case names.", show_default=False)]
+Lock = Annotated[Path | None, typer.Option(help="The file that whoever times holds, to measure side by side.")]
 Against = Annotated[str, typer.Option(help="Contenders, separated by commas.")]
 EVERYONE = "eggtile,eager,compile,max-autotune,plain,flash,cudnn"
 
@@ -110,6 +111,7 @@ def measure_command(
     against: Against = EVERYONE,
     modes: Annotated[str, typer.Option(help="cold, hot or both.")] = "cold,hot",
     rounds: Annotated[int, typer.Option(min=2, help="Samples of every contender.")] = 15,
+    lock: Lock = None,
     tiny: Annotated[bool, typer.Option(help="Tiny sizes, to try the way.")] = False,
     commit: Annotated[str, typer.Option(help="The commit, where the tree has no repository.")] = "",
 ) -> None:
@@ -126,6 +128,7 @@ def measure_command(
         tiny,
         modes.split(","),
         rounds,
+        lock,
     )
     fly([c for c in select(pattern) if pattern or c in CASES], flight)
     show_rows([out / "rows.jsonl"])
@@ -138,6 +141,7 @@ def sweep_command(
     limit: Annotated[float, typer.Option(help="Seconds for all of it.")] = 150.0,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at a time; only one times kernels.")] = 10,
     rounds: Annotated[int, typer.Option(min=2, help="Samples of every contender.")] = 9,
+    lock: Lock = None,
     tiny: Annotated[bool, typer.Option(help="Tiny sizes, to try the way.")] = False,
     commit: Annotated[str, typer.Option(help="The commit, where the tree has no repository.")] = "",
 ) -> None:
@@ -145,7 +149,9 @@ def sweep_command(
     needs_card()
     rows = out / "sweep.jsonl"
     cases = [c for c in SWEEP if re.search(pattern, c.name)]
-    fly(cases, Flight(sweep.CONTENDERS, rows, commit or here(), limit, 60.0, 1, jobs, tiny, ("cold",), rounds))
+    fly(
+        cases, Flight(sweep.CONTENDERS, rows, commit or here(), limit, 60.0, 1, jobs, tiny, ("cold",), rounds, lock)
+    )
     sweep.show(results.latest(results.load([rows])))
 
 
@@ -160,13 +166,14 @@ def model_measure_command(
     out: Annotated[Path, typer.Option(help="Folder for model.jsonl.")] = Path("build/bench"),
     limit: Annotated[float, typer.Option(help="Seconds for all of it.")] = 150.0,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at a time; only one times kernels.")] = 8,
+    lock: Lock = None,
     commit: Annotated[str, typer.Option(help="The commit, where the tree has no repository.")] = "",
 ) -> None:
     """Gate and time many schedule lines of every case of the fit and of its check."""
     needs_card()
     rows = out / "model.jsonl"
     cases = [case(n) for n in (*model.FITTED, *model.HELD_OUT) if re.search(pattern, n)]
-    fly(cases, Flight((), rows, commit or here(), limit, 100.0, 1, jobs), lambda: Worker("model", ALONE))
+    fly(cases, Flight((), rows, commit or here(), limit, 100.0, 1, jobs, lock=lock), lambda: Worker("model", ALONE))
     show_model(results.load([rows]))
 
 
@@ -210,7 +217,9 @@ def emmy_command(
     ),
     lines: Annotated[int, typer.Option(help="Schedules that it tunes over.")] = 20,
     limit: Annotated[float, typer.Option(help="Seconds for its tuning.")] = 300.0,
-    lock: Annotated[Path, typer.Option(help="The file that holds the card.")] = Path("build/card.lock"),
+    lock: Annotated[
+        Path, typer.Option(help="Whoever times holds this file, to whose name Emmy adds the card's.")
+    ] = Path("build/card.lock"),
     commit: Annotated[str, typer.Option(help="The commit, where the tree has no repository.")] = "",
 ) -> None:
     """Tune Emmy on its row programs, then time ours hot; needs emmy-ml 0.3.22, which is no dependency."""
@@ -225,7 +234,8 @@ def emmy_command(
             process.kill()
             typer.echo(f"{name}: Emmy is not done within {limit:.0f} s")
     times, rows = emmy.figures(out), out / "emmy.jsonl"
-    fly([case(n) for n in times], Flight((OURS, "eager"), rows, commit or here(), 200.0, modes=("hot",)))
+    held = lock.with_name(f"{lock.name}.{torch.cuda.get_device_properties(0).uuid}")
+    fly([case(n) for n in times], Flight((OURS, "eager"), rows, commit or here(), 200.0, modes=("hot",), lock=held))
     found = emmy.beside(results.load([rows]), times)
     rows.write_text("".join(json.dumps(r) + "\n" for r in found))
     table = [

@@ -23,7 +23,8 @@ class Flight:
     """What to measure and how long it may take: `limit_s` bounds the whole flight, `case_s` one case in one process.
 
     Every case runs in `processes` processes, each of which takes one case after another. `jobs` is how many run side by
-    side; only one times at a time. Where there are more jobs than processes, several share the cases of one.
+    side; only one times at a time. Where there are more jobs than processes, several share the cases of one. Flights at
+    the same time share the file `lock`, which whoever times holds.
     """
 
     names: Sequence[str]
@@ -36,6 +37,7 @@ class Flight:
     tiny: bool = False
     modes: Sequence[str] = ("cold", "hot")
     rounds: int = 15
+    lock: Path | None = None
 
 
 def measuring() -> Worker:
@@ -55,7 +57,7 @@ def fly(cases: Sequence[Case], flight: Flight, made: Callable[[], Worker] = meas
     failed = []
     with tempfile.TemporaryDirectory() as folder, progress() as bar, flight.rows.open("a") as out:
         asked = {"against": flight.names, "tiny": flight.tiny, "modes": flight.modes, "rounds": flight.rounds}
-        asked |= {"commit": flight.commit, "lock": f"{folder}/card.lock"}
+        asked |= {"commit": flight.commit, "lock": str(flight.lock or Path(folder) / "card.lock")}
         lanes = []
         for k in range(flight.processes):
             questions = iter([{**asked, "case": c.name, "process": k} for c in cases])
