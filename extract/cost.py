@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from extract.facts import levels
-from extract.work import Axes, PartWork, bytes_of
+from extract.work import Axes, PartWork, Works, bytes_of
 from ir.loop import Buffer, Form, KernelForm, Part
 from ir.machine import Machine
 from ir.term import Term
@@ -82,10 +82,11 @@ class Pricing:
         safe: Callable[[Term], bool] = always,
     ) -> None:
         self.extents, self.buffers, self.machine, self.safe = extents, buffers, machine, safe
+        self.works = Works(extents)
 
     def cost(self, parts: Sequence[Part]) -> Cost:
         """The cost of a kernel made of these parts."""
-        works = [PartWork([s.value for s in p.stores], frozenset(p.axes), self.extents, self.safe) for p in parts]
+        works = [PartWork([s.value for s in p.stores], frozenset(p.axes), self.works, self.safe) for p in parts]
         stored = sum(self._stored(p) for p in parts)
         options = [list(self._under_tiles(w)) for w in works]
         together: list[Sequence[_Tiled]]

@@ -1,13 +1,13 @@
 """What one part of a kernel computes: operations and loads per subterm and loop, counted once where a loop shares them.
 
-Work is grouped by `missing`, the free axes of the part that a subterm lacks: every tile along them repeats it.
+Work is counted by the free axes of the part that a subterm lacks: every tile along them repeats it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -32,6 +32,7 @@ SPECIAL: Mapping[str, int] = {
     "sinh": 4, "cosh": 4,
 }  # fmt: skip
 EXPONENTIALS = ("exp", "exp2", "expm1", "sinh", "cosh")
+NO_LOOPS: Context = frozenset()
 FREE_OPS = ("neg", "abs")  # modifiers of the instruction that reads them
 
 
@@ -46,25 +47,49 @@ class Contraction:
     tensor: bool
 
 
-class PartWork:
-    """Operations, loads, loops and the main contraction of terms that share the free axes `axes`."""
+Group = tuple[Axes, str, Axes]
+"""Work that goes together: the axes that it varies over, its unit, and the axes whose skipped blocks it is spared in."""
+Place = tuple[Term, Context, tuple[T.Stream, ...]]
+"""A term in the loops around it, and those streams around it whose states it reads."""
 
-    def __init__(
-        self, outs: Iterable[Term], axes: Axes, extents: Mapping[str, int], safe: Callable[[Term], bool]
-    ) -> None:
-        self.outs, self.axes, self.extents, self.safe = tuple(outs), axes, extents, safe
-        self.counts: dict[Axes, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        self.loads: dict[T.Load, list[tuple[Axes, Context]]] = defaultdict(list)
-        self.contractions: list[Contraction] = []
-        self.flops = 0
-        self.sweeps: dict[str, int] = {}
+
+@dataclass(frozen=True)
+class Item:
+    """The own work of a term at a place: operations of its group, and what is fetched or multiplied there."""
+
+    own: Axes
+    context: Context
+    group: Group
+    n: float
+    flops: int
+    load: T.Load | None = None
+    contraction: Contraction | None = None
+    exponent: Term | None = None
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """All work below a term, each item once: `items` has a bit for every one, `sums` their operations by group."""
+
+    items: int
+    sums: Mapping[Group, float]
+    flops: int
+
+
+NOTHING = Footprint(0, {}, 0)
+
+
+class Works:
+    """Footprints of terms over axes with these extents. What a term takes is what its children take and its own work."""
+
+    def __init__(self, extents: Mapping[str, int]) -> None:
+        self.extents = extents
+        self.items: list[Item] = []
+        self._number: dict[tuple[Term, Context], int] = {}
+        self._known: dict[Place, Footprint] = {}
         self._points: dict[Axes, int] = {}
-        for t in self.outs:
-            for axis, n in levels(t).items():
-                self.sweeps[axis] = max(self.sweeps.get(axis, 0), n)
-        self._streams()
-        self._kept = self._kept_shares()
-        self._walk()
+        self.noted = 0
+        """A bit for every item that is more than operations: loads, contractions, exponentials."""
 
     def points(self, axes: Axes) -> int:
         """Number of positions along the axes; an empty axis counts as one position."""
@@ -72,111 +97,193 @@ class PartWork:
             self._points[axes] = math.prod(max(1, self.extents[a]) for a in axes)
         return self._points[axes]
 
-    @property
-    def main(self) -> Contraction | None:
-        """The contraction that decides the tile: it spans most free axes, then most points."""
-        spans = [(len((c.a.free | c.b.free) & self.axes), c.points, -k) for k, c in enumerate(self.contractions)]
-        return self.contractions[-max(spans)[2]] if spans else None
+    def of(self, roots: Iterable[Term]) -> Footprint:
+        """The work of terms that one kernel computes."""
+        return self._joined([self._at((t, NO_LOOPS, ())) for t in roots])
 
-    def _streams(self) -> None:
-        self.updates: dict[str, set[Term]] = defaultdict(set)
-        self.axis_of: dict[str, str] = {}
-        for t in frozenset[T.Stream]().union(*map(streams, self.outs)):
-            for c in t.carries:
-                self.axis_of[c.name] = t.axis
-                self.updates[t.axis].add(c.update)
-        self.states = len(self.axis_of)
-
-    def _kept_shares(self) -> dict[str, float]:
-        """Per folded axis, the share of blocks in which a predicate over coordinates keeps anything."""
-        kept: dict[str, float] = {}
-        for p in frozenset[Term]().union(*map(masks, self.outs)):
-            if len(p.free) == 2 and not p.free <= self.axes:
-                share = kept_share(p, tuple((a, max(1, self.extents[a])) for a in sorted(p.free)))
-                for axis in p.free - self.axes:
-                    kept[axis] = min(kept.get(axis, 1.0), share)
-        return kept
-
-    # ---- counting
-
-    def _walk(self) -> None:
-        seen: set[tuple[Term, Context]] = set()
-        stack: list[tuple[Term, Context]] = [(t, frozenset()) for t in self.outs]
+    def _at(self, root: Place) -> Footprint:
+        stack = [] if root in self._known else [(root, self._below(root))]
         while stack:
-            t, outer = stack.pop()
-            context = frozenset(c for c in outer if c[0] in t.free)
-            if (t, context) in seen:
+            place, below = stack[-1]
+            waiting = [k for k in below if k not in self._known]
+            if waiting:
+                stack += [(k, self._below(k)) for k in waiting]
                 continue
-            seen.add((t, context))
-            bound = frozenset(a for a, _ in context)
-            missing = self.axes - (t.free - bound)
-            if isinstance(t, T.Load):
-                self.loads[t].append((missing, context))
-            kept = math.prod(self._kept.get(a, 1.0) for a in bound | set(swept(t)))
-            inner = context
-            if swept(t) and not (isinstance(t, T.Scan) and t.axis in self.axes):
-                inner = frozenset(c for c in context if c[0] not in swept(t))
-                inner |= {(a, levels(t)[a]) for a in swept(t)}
-            stack.extend((k, inner) for k in self._count(t, missing, kept))
+            stack.pop()
+            if place not in self._known:
+                number = self._item(place)
+                own = self.items[number]
+                alone = Footprint(1 << number, {own.group: own.n} if own.n else {}, own.flops)
+                self._known[place] = self._joined([*(self._known[k] for k in below), alone])
+        return self._known[root]
 
-    def _count(self, t: Term, missing: Axes, kept: float) -> tuple[Term, ...]:
-        """Add the node's own work; returns the children that are still to be counted."""
+    def _joined(self, parts: Sequence[Footprint]) -> Footprint:
+        """Footprints together; what several have counts once."""
+        first, *rest = sorted(parts, key=lambda f: -len(f.sums)) or [NOTHING]
+        have, sums, flops = first.items, dict(first.sums), first.flops
+        for f in rest:
+            new = f.items & ~have
+            have |= new
+            whole = new == f.items
+            flops += f.flops if whole else sum(self.items[k].flops for k in bits(new))
+            for group, n in (
+                f.sums.items() if whole else ((i.group, i.n) for i in map(self.items.__getitem__, bits(new)))
+            ):
+                sums[group] = sums.get(group, 0.0) + n
+        return Footprint(have, sums, flops)
+
+    def _below(self, place: Place) -> list[Place]:
+        """Where the children are whose work is not the term's own."""
+        t, context, around = place
+        if swept(t) and not (isinstance(t, T.Scan) and all(a != t.axis for a, _ in context)):
+            context = frozenset(c for c in context if c[0] not in swept(t)) | {(a, levels(t)[a]) for a in swept(t)}
+        if isinstance(t, T.Stream):
+            around = *around, t
+        factors = product(t)
+        kids: tuple[Term, ...] = t.terms
+        if factors is not None:
+            a, b, over = factors
+            rest = () if over else (k for k in t.terms if open_states(k) and not _is_product(k, a, b))
+            kids = a, b, *rest
+        return [self._place(k, context, around) for k in kids]
+
+    def _place(self, t: Term, context: Context, around: tuple[T.Stream, ...]) -> Place:
+        if context:
+            context = frozenset(c for c in context if c[0] in t.free)
+        if around:
+            around = tuple(s for s in around if any(c.name in open_states(t) for c in s.carries))
+        return t, context, around
+
+    def _item(self, place: Place) -> int:
+        """The number of the own work of a term; one that stands in two streams alike is one."""
+        t, context, around = place
+        if (t, context) not in self._number:
+            self._number[t, context] = len(self.items)
+            item = self._own(t, context, around)
+            if item.load or item.contraction or item.exponent:
+                self.noted |= 1 << len(self.items)
+            self.items.append(item)
+        return self._number[t, context]
+
+    def _own(self, t: Term, context: Context, around: tuple[T.Stream, ...]) -> Item:
+        bound = frozenset(a for a, _ in context)
+        own, spared = t.free - bound, bound | frozenset(swept(t))
+        twice = 2 if t.dtype == "f64" else 1
         factors = product(t)
         if factors is not None:
             a, b, over = factors
             points = self.points(t.free | over)
             tensor = a.dtype == b.dtype and a.dtype in TENSOR_TYPES and points >= TENSOR_POINTS
-            self.contractions.append(Contraction(a, b, over, points, tensor))
-            self._add(missing, "tensor" if tensor else "scalar", (2 if tensor else 1) * points, kept, t.dtype)
-            self.flops += 2 * points
-            rest = () if over else tuple(k for k in t.terms if open_states(k) and not _is_product(k, a, b))
-            return (a, b, *rest)
-        unit, n, flops = self._own(t)
-        if n or flops:
-            count = self._times(t)
-            self._add(missing, unit, n * count, kept, t.dtype)
-            self.flops += flops * math.ceil(count)
-        return t.terms
+            group = own, "tensor" if tensor else "scalar", spared
+            work = (2.0 if tensor else 1.0) * points * twice
+            return Item(own, context, group, work, 2 * points, contraction=Contraction(a, b, over, points, tensor))
+        unit, n, flops = operations(t)
+        count = self._times(t, around) if n or flops else 0.0
+        work = n * count * twice
+        exponent = t.x if isinstance(t, T.Unary) and t.op in EXPONENTIALS else None
+        load = t if isinstance(t, T.Load) else None
+        return Item(own, context, (own, unit, spared), work, flops * math.ceil(count), load, exponent=exponent)
 
-    def _own(self, t: Term) -> tuple[str, float, int]:
-        """Unit, instructions and floating-point operations of the node at one point."""
-        match t:
-            case T.Unary(op, x) if op in SPECIAL:
-                price = UNSAFE if op in EXPONENTIALS and not self.safe(x) else 1
-                return "special", SPECIAL[op] * price, 1
-            case T.Unary(op, _):
-                return "scalar", 0 if op in FREE_OPS else 1, int(op not in FREE_OPS and is_float(t.dtype))
-            case T.Binary(op, x, _):
-                return "scalar", 1, int(is_float(x.dtype) and op in BINARY)
-            case T.Select(_, _, _) | T.Round(_, _, _):
-                return "scalar", 1, 0
-            case T.Fold(_, _, _) | T.Scan(_, _, _):
-                return "scalar", 1, int(is_float(t.terms[0].dtype))
-        return "scalar", 0, 0
-
-    def _times(self, t: Term) -> float:
+    def _times(self, t: Term, around: Sequence[T.Stream]) -> float:
         """How often the node is computed: once a point, and once a step where it depends on states alone."""
         if isinstance(t, T.Fold):
             return self.points(t.x.free | frozenset(t.axes))
         times: float = self.points(t.free)
-        for axis in {self.axis_of[s] for s in open_states(t) if s in self.axis_of}:
+        for axis in {s.axis for s in around}:
+            updates = {c.update for s in around if s.axis == axis for c in s.carries}
             if axis not in t.free:
                 times *= -(-max(1, self.extents[axis]) // STEP)
-            elif t not in self.updates[axis] and self._once_a_step(t, axis):
-                times /= min(STEP, max(1, self.extents[axis]))
+            elif t not in updates and _once_a_step(t, axis, updates):
+                times = times / min(STEP, max(1, self.extents[axis]))
         return times
 
-    def _once_a_step(self, t: Term, axis: str) -> bool:
-        if axis not in t.free or t in self.updates[axis]:
-            return True
-        return bool(t.terms) and all(self._once_a_step(k, axis) for k in t.terms)
 
-    def _add(self, missing: Axes, unit: str, n: float, kept: float, dtype: str) -> None:
-        self.counts[missing][unit] += n * kept * (2 if dtype == "f64" else 1)
+def bits(number: int) -> Iterator[int]:
+    """The places of the bits that are set."""
+    while number:
+        low = number & -number
+        yield low.bit_length() - 1
+        number ^= low
+
+
+def _once_a_step(root: Term, axis: str, updates: Collection[Term]) -> bool:
+    """Whether a term over the axis varies along it only through updates of states."""
+    stack, seen = [root], {root}
+    while stack:
+        t = stack.pop()
+        if axis in t.free and t not in updates:
+            if not t.terms:
+                return False
+            stack += [k for k in t.terms if k not in seen]
+            seen.update(t.terms)
+    return True
 
 
 def _is_product(t: Term, a: Term, b: Term) -> bool:
     return isinstance(t, T.Binary) and t.op == "mul" and t.x is a and t.y is b
+
+
+def operations(t: Term) -> tuple[str, float, int]:
+    """Unit, instructions and floating-point operations of the node at one point."""
+    match t:
+        case T.Unary(op, _) if op in SPECIAL:
+            return "special", SPECIAL[op], 1
+        case T.Unary(op, _):
+            return "scalar", 0 if op in FREE_OPS else 1, int(op not in FREE_OPS and is_float(t.dtype))
+        case T.Binary(op, x, _):
+            return "scalar", 1, int(is_float(x.dtype) and op in BINARY)
+        case T.Select(_, _, _) | T.Round(_, _, _):
+            return "scalar", 1, 0
+        case T.Fold(_, _, _) | T.Scan(_, _, _):
+            return "scalar", 1, int(is_float(t.terms[0].dtype))
+    return "scalar", 0, 0
+
+
+class PartWork:
+    """Operations, loads, loops and the main contraction of terms that share the free axes `axes`."""
+
+    def __init__(self, outs: Sequence[Term], axes: Axes, works: Works, safe: Callable[[Term], bool]) -> None:
+        self.axes, self.points = axes, works.points
+        found = works.of(outs)
+        noted = [works.items[k] for k in bits(found.items & works.noted)]
+        self.flops = found.flops
+        self.contractions = [i.contraction for i in noted if i.contraction is not None]
+        self.states = len({c.name for t in outs for s in streams(t) for c in s.carries})
+        self.sweeps: dict[str, int] = {}
+        for t in outs:
+            for axis, n in levels(t).items():
+                self.sweeps[axis] = max(self.sweeps.get(axis, 0), n)
+        self.loads: dict[T.Load, list[tuple[Axes, Context]]] = defaultdict(list)
+        self.counts: dict[Axes, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        kept = _kept_shares(outs, axes, works.extents)
+        dear = ((i.group, i.n * (UNSAFE - 1)) for i in noted if i.exponent is not None and not safe(i.exponent))
+        for (own, unit, spared), work in (*found.sums.items(), *dear):
+            self.counts[axes - own][unit] += work * math.prod(kept[a] for a in spared & kept.keys())
+        for i in noted:
+            if i.load is not None:
+                self.loads[i.load].append((axes - i.own, i.context))
+
+    @property
+    def main(self) -> Contraction | None:
+        """The contraction that decides the tile: it spans most free axes, then most points."""
+
+        def weight(c: Contraction) -> tuple[int, int, int, int, str]:
+            m, n = (c.a.free - c.b.free) & self.axes, (c.b.free - c.a.free) & self.axes
+            spans = len((c.a.free | c.b.free) & self.axes)
+            return spans, c.points, self.points(m), self.points(n), c.a.digest
+
+        return max(self.contractions, key=weight, default=None)
+
+
+def _kept_shares(outs: Iterable[Term], axes: Axes, extents: Mapping[str, int]) -> dict[str, float]:
+    """Per folded axis, the share of blocks in which a predicate over coordinates keeps anything."""
+    kept: dict[str, float] = {}
+    for p in frozenset[Term]().union(*map(masks, outs)):
+        if len(p.free) == 2 and not p.free <= axes:
+            share = kept_share(p, tuple((a, max(1, extents[a])) for a in sorted(p.free)))
+            for axis in p.free - axes:
+                kept[axis] = min(kept.get(axis, 1.0), share)
+    return kept
 
 
 @lru_cache(maxsize=1024)
