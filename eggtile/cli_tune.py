@@ -13,12 +13,12 @@ from typing import Annotated
 import typer
 
 from codegen import gpu
+from codegen.worker import Worker
 from eggtile.cli_options import Code, Inputs, Numerics, Program, options_of, source_of
 from eggtile.pipeline import Options, RequestError
 from eggtile.provenance import CLOCKS, machine_name, query
 from eggtile.tables import number, show
 from eggtile.tuner import KernelReport, Limits, Report, Tuner, tune
-from eggtile.worker import Worker
 from extract.evidence import Evidence, Measurement, Where, code_version
 from ir.machine import Machine
 

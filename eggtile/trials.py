@@ -10,16 +10,19 @@ Higham and Mary, 2019), plus a few roundoffs for the last operations.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from codegen.trial import CASES, FIRST, SPECIAL, Expected, Trial, largest, periods
 from extract.facts import buffers_read
 from extract.rewrite import Substitution, rebuilt, with_children
+from extract.splits import Piece, split, unsplittable
 from ir import meaning
 from ir import term as T
-from ir.dtype import DTYPES, Array, from_storage, is_float, rounded, storage_type, to_storage
+from ir.dtype import DTYPES, Array, from_storage, is_float
 from ir.loop import Buffer, KernelForm, Part
 from ir.node import IRError, postorder
 from ir.term_interp import Evaluator
@@ -27,44 +30,8 @@ from ir.term_interp import Evaluator
 WORK = 1 << 24  # element operations of one evaluation of a kernel's terms in all cases
 LAST_ROUNDOFFS = 8 * 2.0**-24
 CASE = "case"  # the axis along which the inputs of all cases lie; no program's axis has its name
-PERIOD = 1_000_003  # values repeat after a prime number of elements, so rows of large buffers still differ
+MOST_STEPS = 512  # of a stream that are taken one by one
 MULTIPLY_ADDS = 64  # of a contraction that take as long as one operation elsewhere
-
-
-# ---- inputs
-
-Draw = Callable[[np.random.Generator, int, float], Array]
-"""Float values from a generator: their number, and the greatest value of their type."""
-
-
-def _with(x: Array, rng: np.random.Generator, values: Sequence[float], one_in: int) -> Array:
-    where = rng.integers(0, one_in, x.size) == 0
-    return np.where(where, rng.choice(np.array(values), x.size), x)
-
-
-@dataclass(frozen=True)
-class Case:
-    """Inputs of one kind: floats by `draw`, masks with a share of True, integers up to `past` outside the axes."""
-
-    draw: Draw
-    true: float = 0.5
-    past: int = 0
-
-
-FIRST, SPECIAL = "random", "special"
-CASES = {
-    "random": Case(lambda rng, n, most: rng.standard_normal(n)),
-    "offset": Case(lambda rng, n, most: rng.standard_normal(n) + 1e4, past=3),
-    "huge": Case(lambda rng, n, most: rng.uniform(-1, 1, n) * min(most, 1e30), true=1.0),
-    "zeros": Case(lambda rng, n, most: _with(rng.standard_normal(n), rng, (0.0, -0.0), 2), true=0.0),
-    SPECIAL: Case(lambda rng, n, most: _with(rng.standard_normal(n), rng, (np.nan, np.inf, -np.inf), 97)),
-}
-MOST: Mapping[str, float] = {"f16": 65504.0}
-
-
-def span(b: Buffer) -> int:
-    """Elements from the first to the last of a strided buffer."""
-    return 1 + sum((n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)) if b.size else 0
 
 
 def only_written(kernel: KernelForm) -> set[str]:
@@ -74,52 +41,24 @@ def only_written(kernel: KernelForm) -> set[str]:
     return {s.buffer for s in kernel.stores} - used
 
 
-def storage(case: str, buffers: Sequence[Buffer], fresh: set[str], largest: int) -> list[Array]:
-    """The memory of every buffer before the launch, in the storage type; `fresh` buffers hold poison."""
-    rng = np.random.default_rng([ord(c) for c in case])
-    return [_poison(b, CASES[case]) if b.name in fresh else _drawn(b, CASES[case], rng, largest) for b in buffers]
+class Memory:
+    """A buffer in all cases, as an array with the case first of which only what is asked for is ever made."""
 
+    def __init__(self, b: Buffer, drawn: Sequence[Array]) -> None:
+        self.buffer, self.values = b, np.stack([from_storage(d, b.dtype) for d in drawn])
+        self.shape = (len(drawn), *b.shape)
+        self.ndim, self.size = len(self.shape), math.prod(self.shape)
 
-def _poison(b: Buffer, case: Case) -> Array:
-    pattern = 0xFF if is_float(b.dtype) else int(case.true == 0) if b.dtype == "bool" else 0x5A
-    return np.full(span(b) * DTYPES[b.dtype].bytes, pattern, np.uint8).view(storage_type(b.dtype))
+    def __getitem__(self, where: tuple[Array, ...]) -> Array:
+        """The elements at arrays of positions, one for each dimension."""
+        case, *index = where
+        at = sum((i * s for i, s in zip(index, self.buffer.strides, strict=True)), np.zeros((), np.int64))
+        found: Array = self.values[case, at % max(1, self.values.shape[1])]
+        return found
 
-
-def _drawn(b: Buffer, case: Case, rng: np.random.Generator, largest: int) -> Array:
-    count = min(span(b), PERIOD)
-    if is_float(b.dtype):
-        values = case.draw(rng, count, MOST.get(b.dtype, math.inf))
-    elif b.dtype == "bool":
-        values = rng.random(count) < case.true
-    else:
-        values = rng.integers(-case.past, max(1, largest) + case.past, count)
-    return np.resize(to_storage(rounded(values, b.dtype), b.dtype), span(b))
-
-
-# ---- expected values
-
-
-@dataclass(frozen=True)
-class Expected:
-    """Elements of a buffer: at `places` the `values`, within `bound` of their largest; at `odd` NaN and infinities."""
-
-    buffer: int
-    places: Array
-    values: Array
-    bound: float
-    odd: Array
-    odd_values: Array
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One case of a kernel; where `whole`, every element outside `written` (by buffer) must stay as it was."""
-
-    case: str
-    expected: tuple[Expected, ...]
-    written: Mapping[int, Array]
-    whole: bool
-    same_twice: bool
+    def whole(self, case: int) -> Array:
+        """All elements in one case."""
+        return self[(np.asarray(case), *np.indices(self.buffer.shape, sparse=True))]
 
 
 def trials(
@@ -129,29 +68,41 @@ def trials(
     terms = [t for s in kernel.stores for t in (*s.index, s.value)]
     exact = exact and not any(isinstance(t, T.Stream) for t in postorder(*terms))
     cases = [c for c in CASES if exact or c != SPECIAL]
-    fresh, largest = only_written(kernel), max(axes.values(), default=1)
-    drawn = [storage(c, buffers, fresh, largest) for c in cases]
-    memory = {
-        b.name: np.stack([from_storage(_view(x[k], b), b.dtype) for x in drawn])
-        for k, b in enumerate(buffers)
-        if b.name not in fresh
-    }
-    parts = [_batched(p) for p in kernel.parts]
-    extents = {**axes, CASE: len(cases)}
-    samples = [_Sampled(p, extents, work) for p in parts]
-    noisy = [_Sampled(_noisy(p, axes), extents, work, s.caps) for p, s in zip(parts, samples, strict=True)]
-    right = [x for s in samples for x in s.run(buffers, memory, exact=True)]
-    near = [x for s in noisy for x in s.run(buffers, memory, exact=False)]
+    fresh = only_written(kernel)
+    drawn = [periods(c, buffers, fresh, max(axes.values(), default=1)) for c in cases]
+    memory = {b.name: Memory(b, [x[k] for x in drawn]) for k, b in enumerate(buffers) if b.name not in fresh}
+    stages = _staged(kernel, buffers, axes)
+    picks = _picked([_batched(p) for p in kernel.parts], {**axes, CASE: len(cases)}, work)
+    right = _left_by(stages, picks, memory, len(cases), exact=True)
+    near = _left_by(stages, picks, memory, len(cases), exact=False)
+    number = {b.name: k for k, b in enumerate(buffers)}
     atomic = any(s.monoid == "add" and is_float(s.value.dtype) for s in kernel.stores)
     out = []
     for n, case in enumerate(cases):
         strict = exact or case == FIRST
-        expected = tuple(_expected(buffers, r[n], z[n], strict) for r, z in zip(right, near, strict=True))
+        expected = tuple(
+            _expected(number[r[n].buffer.name], r[n], z[n], strict) for r, z in zip(right, near, strict=True)
+        )
         written: dict[int, Array] = {}
         for r in right:
-            written[r[n].buffer] = np.concatenate([written.get(r[n].buffer, np.zeros(0, np.int64)), r[n].places])
-        out.append(Trial(case, expected, written, not any(s.caps for s in samples), not atomic))
+            k = number[r[n].buffer.name]
+            written[k] = np.concatenate([written.get(k, np.zeros(0, np.int64)), r[n].places])
+        out.append(Trial(case, expected, written, not picks, not atomic))
     return out
+
+
+# ---- what is evaluated
+
+
+def _staged(kernel: KernelForm, buffers: Sequence[Buffer], axes: Mapping[str, int]) -> tuple[Piece, ...]:
+    """The kernel, its longest stream in pieces where it has many steps: they are taken one by one, pieces side by side."""
+    terms = [t for s in kernel.stores for t in (*s.index, s.value)]
+    long = {t.axis for t in postorder(*terms) if isinstance(t, T.Stream) and axes[t.axis] > MOST_STEPS}
+    able = [a for a in long if not unsplittable(kernel, a)]
+    if not able:
+        return (Piece(kernel, tuple(buffers), axes),)
+    axis = max(able, key=lambda a: (axes[a], a))
+    return split(kernel, buffers, axes, axis, math.isqrt(axes[axis]))
 
 
 def _batched(part: Part) -> Part:
@@ -169,74 +120,100 @@ def _batched(part: Part) -> Part:
     return replace(part, stores=tuple(stores))
 
 
-def _view(stored: Array, b: Buffer) -> Array:
-    steps = [s * stored.itemsize for s in b.strides]
-    return np.lib.stride_tricks.as_strided(stored, b.shape, steps, writeable=False)
+def _picked(parts: Sequence[Part], extents: Mapping[str, int], work: int) -> dict[str, Array]:
+    """Positions of every free axis that is too long for the work; the first two and the last among them."""
+    values, axes = [s.value for p in parts for s in p.stores], sorted({a for p in parts for a in p.axes})
+    cap, caps = max((extents[a] for a in axes), default=1), dict[str, int]()
+    while cap > 1 and _work(values, {**extents, **caps}) > work:
+        cap = -(-cap // 2)
+        caps = {a: cap for a in axes if extents[a] > cap}
+    rng, out = np.random.default_rng(len(extents)), dict[str, Array]()
+    for a in caps:
+        ends = {0, 1, extents[a] - 1}
+        inner = rng.choice(extents[a], max(cap - len(ends), 1), replace=False)
+        out[a] = np.array(sorted(ends | {int(i) for i in inner}))
+    return out
 
 
 @dataclass(frozen=True)
 class _Stored:
-    buffer: int
+    buffer: Buffer
     places: Array
     values: Array
 
 
+def _left_by(
+    stages: Sequence[Piece], picks: Mapping[str, Array], memory: Mapping[str, Memory], cases: int, exact: bool
+) -> list[list[_Stored]]:
+    """What each store of the last stage leaves in each case; earlier ones leave their buffers in memory."""
+    known: dict[str, Any] = dict(memory)
+    out: list[list[_Stored]] = []
+    for stage in stages:
+        out = []
+        for part in map(_batched, stage.kernel.parts):
+            if not (picks and any(s.monoid for s in part.stores)):
+                axes = {**stage.axes, CASE: cases}
+                own = part if exact else _noisy(part, axes)
+                out += _Sampled(own, axes, picks).run(stage.buffers, known, exact)
+        for stored in out if stage is not stages[-1] else ():
+            known[stored[0].buffer.name] = _filled(stored)
+    return out
+
+
+def _filled(stored: Sequence[_Stored]) -> Array:
+    """A buffer in all cases, with zeros where nothing is stored."""
+    b = stored[0].buffer
+    made = np.zeros((len(stored), b.size), stored[0].values.dtype)
+    for n, x in enumerate(stored):
+        made[n][x.places] = x.values
+    return made.reshape(len(stored), *b.shape)
+
+
 class _Sampled:
-    """The stores of a part over all of its axes, or over as many of each as the work allows."""
+    """The stores of a part over all positions of its axes, or over those that are picked."""
 
-    def __init__(
-        self, part: Part, axes: Mapping[str, int], work: int, caps: Mapping[str, int] | None = None
-    ) -> None:
-        self.part, self.axes, self.picks = part, dict(axes), dict[str, Array]()
+    def __init__(self, part: Part, axes: Mapping[str, int], picks: Mapping[str, Array]) -> None:
+        self.axes, self.picks = dict(axes), dict[str, Array]()
         self.stores = [(s, s.index, s.value) for s in part.stores]
-        self.caps = dict(caps or {})
-        cap = max((axes[a] for a in part.axes), default=1)
-        while caps is None and cap > 1 and _work([v for _, _, v in self.stores], {**axes, **self.caps}) > work:
-            cap = -(-cap // 2)
-            self.caps = {a: cap for a in part.axes if axes[a] > cap}
-        if any(s.monoid for s in part.stores) and self.caps:
-            self.stores, self.caps = [], dict.fromkeys(part.axes, 0)
-        self._restrict(Substitution(axes))
-
-    def _restrict(self, substitute: Substitution) -> None:
-        """Each capped axis gives way to a new one that runs over picked positions."""
-        rng = np.random.default_rng(len(self.axes))
-        for a, cap in self.caps.items() if self.stores else ():
-            index = T.Load(f"picked {a}", "i64", (T.Index(f"some {a}"),))
-            moved = []
-            for s, at, value in self.stores:
-                new = [substitute(t, a, index) for t in (*at, value)]
-                kept = [t for t in new if t is not None]
-                if len(kept) < len(new):
-                    raise IRError(f"axis {a} cannot be sampled")
-                moved.append((s, tuple(kept[:-1]), kept[-1]))
-            self.stores = moved
-            ends = {0, 1, self.axes[a] - 1}
-            inner = rng.choice(self.axes[a], max(cap - len(ends), 1), replace=False)
-            self.picks[f"picked {a}"] = np.array(sorted(ends | {int(i) for i in inner}))
-            self.axes[f"some {a}"] = len(self.picks[f"picked {a}"])
+        substitute = Substitution(axes)
+        for a in sorted(picks.keys() & part.axes):
+            self._restrict(a, picks[a], substitute)
         self.axes |= substitute.extents
 
-    def run(self, buffers: Sequence[Buffer], memory: Mapping[str, Array], exact: bool) -> list[list[_Stored]]:
+    def _restrict(self, axis: str, places: Array, substitute: Substitution) -> None:
+        """The axis gives way to a new one that runs over picked positions."""
+        index = T.Load(f"picked {axis}", "i64", (T.Index(f"some {axis}"),))
+        moved = []
+        for s, at, value in self.stores:
+            new = [substitute(t, axis, index) for t in (*at, value)]
+            kept = [t for t in new if t is not None]
+            if len(kept) < len(new):
+                raise IRError(f"axis {axis} cannot be sampled")
+            moved.append((s, tuple(kept[:-1]), kept[-1]))
+        self.stores = moved
+        self.picks[f"picked {axis}"] = places
+        self.axes[f"some {axis}"] = len(places)
+
+    def run(self, buffers: Sequence[Buffer], memory: Mapping[str, Any], exact: bool) -> list[list[_Stored]]:
         """What each store leaves in each case: places in the storage, and values as the buffer keeps them."""
         known = {**memory, **self.picks}
-        number = {b.name: k for k, b in enumerate(buffers)}
+        named = {b.name: b for b in buffers}
         evaluator = Evaluator([t for _, at, v in self.stores for t in (*at, v)], self.axes, known, exact, {})
         out: list[list[_Stored]] = []
         for s, at, value in self.stores:
-            b = buffers[number[s.buffer]]
+            b = named[s.buffer]
             order = (CASE, *sorted(value.free.union(*(t.free for t in at)) - {CASE}))
             values = evaluator.over(value, order, b.dtype)
             index = [np.asarray(evaluator.over(t, order), np.int64) for t in at]
             out.append([])
             for n in range(self.axes[CASE]):
-                old = memory[b.name][n] if s.monoid else None
-                out[-1].append(_stored(number[b.name], b, s.monoid, old, [i[n] for i in index], values[n], exact))
+                old = memory[b.name].whole(n) if s.monoid else None
+                out[-1].append(_stored(b, s.monoid, old, [i[n] for i in index], values[n], exact))
         return out
 
 
 def _stored(
-    k: int, b: Buffer, monoid: str | None, old: Array | None, index: list[Array], values: Array, exact: bool
+    b: Buffer, monoid: str | None, old: Array | None, index: list[Array], values: Array, exact: bool
 ) -> _Stored:
     """One store in one case; an update (`old` is what it meets) leaves the whole buffer."""
     inside = np.ones(values.shape, bool)
@@ -249,7 +226,7 @@ def _stored(
         values = meaning.scatter(monoid, base, at, values, b.dtype, exact).ravel()
         index = [i.ravel() for i in np.indices(b.shape)]
     places = sum((i * n for i, n in zip(index, b.strides, strict=True)), np.zeros(values.shape, np.int64))
-    return _Stored(k, places, meaning.convert(values, b.dtype, exact))
+    return _Stored(b, places, meaning.convert(values, b.dtype, exact))
 
 
 def _work(values: Sequence[T.Term], extents: Mapping[str, int]) -> int:
@@ -286,9 +263,9 @@ def _magnitude(x: T.Term) -> T.Term:
     return T.unary("abs", x)
 
 
-def _expected(buffers: Sequence[Buffer], right: _Stored, near: _Stored, strict: bool) -> Expected:
+def _expected(number: int, right: _Stored, near: _Stored, strict: bool) -> Expected:
     """Elements that are held to a bound, and those that are NaN or infinite in both evaluations."""
-    b = buffers[right.buffer]
+    b = right.buffer
     y, z = np.asarray(right.values, np.float64), np.asarray(near.values, np.float64)
     odd = np.zeros(y.shape, bool)
     bound = 0.0
@@ -299,9 +276,4 @@ def _expected(buffers: Sequence[Buffer], right: _Stored, near: _Stored, strict: 
         odd = ~np.isfinite(y) & ((y == z) | (np.isnan(y) & np.isnan(z))) if strict else odd
     else:
         kept = y == z
-    return Expected(right.buffer, right.places[kept], y[kept], bound, right.places[odd], y[odd])
-
-
-def largest(y: Array) -> float:
-    """What errors are relative to: 1 where all values are 0."""
-    return float(np.abs(y).max(initial=0.0)) or 1.0
+    return Expected(number, right.places[kept], y[kept], bound, right.places[odd], y[odd])

@@ -16,6 +16,7 @@ from codegen.compile import Binary, CompileError, compile_text
 from codegen.emit import emit
 from codegen.lower import lower_tile
 from codegen.resources import complaints
+from codegen.worker import Code, Died, Job, Lap, Launch, Worker
 from eggtile.pipeline import (
     Compiled,
     Options,
@@ -28,7 +29,6 @@ from eggtile.pipeline import (
 )
 from eggtile.tables import progress
 from eggtile.trials import WORK, only_written, trials
-from eggtile.worker import Code, Died, Job, Lap, Launch, Worker
 from egraph.laws import LAWS
 from extract.cost import Cost, kernel_cost
 from extract.evidence import Evidence, Measurement, Where, family_of, source_hash
@@ -300,14 +300,11 @@ class Tuner:
         return _Candidate(line, built, subject.buffers, Measurement("", "", self.where, "ok"), binaries).code()
 
     def _open(self, job: Job, worker: Worker) -> None:
-        """Open the job; without its fall-back where that does not run or is wrong itself."""
-        if job.fallback is not None:
-            try:
-                if not worker.open(job, 4 * self.limits.candidate_s):
-                    return
-            except Died:
-                pass
-        worker.open(replace(job, fallback=None), 4 * self.limits.candidate_s)
+        """Open the job; without its fall-back where that does not run."""
+        try:
+            worker.open(job, 4 * self.limits.candidate_s)
+        except Died:
+            worker.open(replace(job, fallback=None), 4 * self.limits.candidate_s)
 
     def _raced(self, candidates: Sequence[_Candidate], worker: Worker) -> Iterator[tuple[_Candidate, Lap | Died]]:
         """Time candidates side by side; where that kills the worker, halves are timed, down to the one at fault."""

@@ -62,7 +62,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Measurement:
-    """How a kernel under a schedule line did; `error` and `bound` are relative to float64, as `eggtile.gate` says."""
+    """How a kernel under a schedule line did; `error` and `bound` are relative to float64, as `codegen.gate` says."""
 
     key: str
     schedule: str

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from codegen import cpu
+from codegen.gate import GUARD_BYTES
 from codegen.gpu import Time
-from eggtile.gate import GUARD_BYTES
-from eggtile.worker import Code, Lap
+from codegen.worker import Code, Lap
 from ir.dtype import Array, storage_type
 
 
@@ -23,7 +23,7 @@ def command(
 ) -> tuple[str, ...]:
     """The command of a worker on this device: what goes wrong by line, and times by line."""
     arguments = ", ".join(repr(json.dumps(x)) for x in (plan, us or {}, emulated))
-    made = f"from {__name__} import Fake; from eggtile.worker import main; main(Fake({arguments}))"
+    made = f"from {__name__} import Fake; from codegen.worker import main; main(Fake({arguments}))"
     return sys.executable, "-c", made
 
 
@@ -33,10 +33,13 @@ class Fake:
     def __init__(self, plan: str, us: str, emulated: str) -> None:
         self.plan, self.us, self.emulated = json.loads(plan), json.loads(us), json.loads(emulated)
 
+    def open(self, images: Sequence[Sequence[Array]], starts: Sequence[int]) -> None:
+        self.images, self.starts = images, starts
+
     def load(self, code: Code) -> Code:
         return code
 
-    def run(self, code: Code, images: list[Array], starts: list[int]) -> None:
+    def run(self, code: Code, trial: int, after: Sequence[Array]) -> None:
         planted = self.plan.get(code.line, "")
         if planted == "hang":
             time.sleep(1000)
@@ -45,10 +48,10 @@ class Fake:
         if planted == "fault":
             raise RuntimeError("an illegal memory access was encountered")
         buffers = dict(x for k in code.launches for x in zip(k.arguments, k.kernel.buffers, strict=True))
-        memory = [
-            i[s:-GUARD_BYTES].view(storage_type(buffers[n].dtype))
-            for n, (i, s) in enumerate(zip(images, starts, strict=True))
-        ]
+        memory = []
+        for n, (old, i, s) in enumerate(zip(self.images[trial], after, self.starts, strict=True)):
+            np.copyto(i, old)
+            memory.append(i[s:-GUARD_BYTES].view(storage_type(buffers[n].dtype)))
         if self.emulated:
             own = [np.zeros(b.size, storage_type(b.dtype)) for b in code.scratch]
             program = cpu.Program([(k.kernel, k.text) for k in code.launches])
@@ -60,7 +63,7 @@ class Fake:
             if planted == "one element":
                 memory[out][77] += 1
             if planted == "outside":
-                images[out][-GUARD_BYTES] = 0
+                after[out][-GUARD_BYTES] = 0
             if planted == "input":
                 memory[x][3] = 5
             if planted == "unwritten":
@@ -70,7 +73,7 @@ class Fake:
         if planted == "wrong":
             memory[0][1:2] += 1
 
-    def race(self, loaded: Sequence[Code], stored: Sequence[Array], cold: Sequence[bool], rounds: int) -> list[Lap]:
+    def race(self, loaded: Sequence[Code], cold: Sequence[bool], rounds: int) -> list[Lap]:
         for code in loaded:
             if self.plan.get(code.line) == "hang in race":
                 time.sleep(1000)

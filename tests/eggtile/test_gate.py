@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import torch
 
 from codegen import cpu
-from eggtile.gate import GUARD_BYTES, Run, gate
-from eggtile.pipeline import CompiledKernel, compile_program
-from eggtile.trials import CASES, WORK, Trial, only_written, storage, trials
+from codegen.gate import GUARD_BYTES, Gate, Run
+from codegen.trial import CASES, Expected, periods
+from eggtile.pipeline import CompiledKernel, Options, compile_program
+from eggtile.trials import WORK, only_written, trials
+from extract.key import Canonical, canonical
 from ir.dtype import Array, storage_type
-from ir.kernel import KernelProgram
+from ir.node import postorder
+from ir.term import Stream
 
 F = torch.nn.functional
+Launch = Callable[[Sequence[Array]], None]
 HALF, BF16 = torch.float16, torch.bfloat16
 
 
-def emulated(kernel: KernelProgram, text: str) -> Run:
-    program = cpu.Program([(kernel, text)])
-
-    def run(images: list[Array], starts: list[int]) -> None:
-        memory = [
-            i[s:-GUARD_BYTES].view(storage_type(b.dtype))
-            for i, s, b in zip(images, starts, kernel.buffers, strict=True)
-        ]
-        program.run(0, memory, filled=[True] * len(memory))
-
-    return run
-
-
-def prepared(k: CompiledKernel, work: int = WORK) -> list[tuple[Trial, list[Array]]]:
+def gated(k: CompiledKernel, launch: Launch, work: int = WORK) -> tuple[Gate, Run]:
+    """The gate of a kernel, and a run on copies of its memory."""
     kernel, axes = k.canonical.kernel, k.canonical.axes
     made = trials(kernel, k.kernel.buffers, axes, True, work)
-    return [(t, storage(t.case, k.kernel.buffers, only_written(kernel), max(axes.values()))) for t in made]
+    gate = Gate(k.kernel.buffers, made, only_written(kernel), max(axes.values()))
+
+    def run(trial: int, after: Sequence[Array]) -> None:
+        memory = []
+        for b, i, old, s in zip(k.kernel.buffers, after, gate.images[trial], gate.starts, strict=True):
+            np.copyto(i, old)
+            memory.append(i[s:-GUARD_BYTES].view(storage_type(b.dtype)))
+        launch(memory)
+
+    return gate, run
+
+
+def emulated(k: CompiledKernel, text: str) -> Launch:
+    program = cpu.Program([(k.kernel, text)])
+    return lambda memory: program.run(0, memory, filled=[True] * len(memory))
 
 
 PROGRAMS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = {
@@ -57,14 +63,13 @@ PROGRAMS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
 def test_right_kernels_pass(name: str) -> None:
     fn, inputs = PROGRAMS[name]
     for k in compile_program(fn, inputs, name).kernels:
-        run = emulated(k.kernel, k.text)
         for work in (WORK, 4000):
-            given = prepared(k, work)
-            verdict = gate(run, k.kernel.buffers, given)
+            gate, run = gated(k, emulated(k, k.text), work)
+            verdict = gate.verdict(run)
             assert verdict.status == "ok", verdict.reason
             assert verdict.error <= verdict.bound
         if name in ("rows", "product"):
-            assert not given[0][0].whole
+            assert not gate.trials[0].whole
 
 
 @pytest.mark.parametrize(
@@ -79,7 +84,8 @@ def test_a_small_change_of_the_text_is_found(name: str, old: str, new: str) -> N
     fn, inputs = PROGRAMS[name]
     (k,) = compile_program(fn, inputs, name).kernels
     assert old in k.text
-    verdict = gate(emulated(k.kernel, k.text.replace(old, new, 1)), k.kernel.buffers, prepared(k))
+    gate, run = gated(k, emulated(k, k.text.replace(old, new, 1)))
+    verdict = gate.verdict(run)
     assert verdict.status == "wrong"
 
 
@@ -89,13 +95,13 @@ def test_a_product_of_operands_that_lose_bits_is_outside_the_bound_of_a_full_one
     (k,) = compile_program(lambda x, w: x @ w, (torch.randn(32, 512), torch.randn(512, 16)), "full").kernels
     shape = {b.shape: n for n, b in enumerate(k.kernel.buffers)}
 
-    def run(images: list[Array], starts: list[int]) -> None:
-        memory = [i[s:-GUARD_BYTES].view(np.float32) for i, s in zip(images, starts, strict=True)]
+    def launch(memory: Sequence[Array]) -> None:
         x, w = ((memory[shape[s]].view(np.uint32) & np.uint32(mask)).reshape(s) for s in ((32, 512), (512, 16)))
         with np.errstate(all="ignore"):
             memory[shape[32, 16]][:] = (x.view(np.float32) @ w.view(np.float32)).ravel()
 
-    verdict = gate(run, k.kernel.buffers, prepared(k))
+    gate, run = gated(k, launch)
+    verdict = gate.verdict(run)
     assert verdict.status == status, verdict.reason
 
 
@@ -103,7 +109,27 @@ def test_cases_differ_and_are_the_same_each_time() -> None:
     fn, inputs = PROGRAMS["rows"]
     (k,) = compile_program(fn, inputs, "rows").kernels
     fresh = only_written(k.canonical.kernel)
-    drawn = {c: [storage(c, k.kernel.buffers, fresh, 256) for _ in range(2)] for c in CASES}
+    drawn = {c: [periods(c, k.kernel.buffers, fresh, 256) for _ in range(2)] for c in CASES}
     for first, second in drawn.values():
         assert all(a.tobytes() == b.tobytes() for a, b in zip(first, second, strict=True))
     assert len({first[1].tobytes() for first, _ in drawn.values()}) == len(CASES)
+
+
+def test_a_long_stream_is_held_to_float64_without_taking_its_steps_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its pieces side by side, then their merge, give what the steps give, within the same bounds."""
+    x = torch.randn(3, 700)
+    region = compile_program(lambda x: x.logsumexp(-1), (x,), "p", Options(k=3)).regions[0]
+    found = [canonical(f.kernels[0], f) for f in region.forms]
+    known = next(k for k in found if any(isinstance(t, Stream) for t in postorder(k.kernel.stores[0].value)))
+    pieces, steps = (evaluated(known, monkeypatch, n) for n in (512, 1024))
+    for a, b in zip(pieces, steps, strict=True):
+        assert np.array_equal(a.places, b.places)
+        assert np.allclose(a.values, b.values, rtol=1e-12)
+        assert b.bound / 8 < a.bound < 8 * b.bound
+
+
+def evaluated(known: Canonical, monkeypatch: pytest.MonkeyPatch, most_steps: int) -> list[Expected]:
+    monkeypatch.setattr("eggtile.trials.MOST_STEPS", most_steps)
+    return [e for t in trials(known.kernel, known.buffers, known.axes, True) for e in t.expected]

@@ -16,9 +16,9 @@ import torch
 
 from codegen.compile import compile_text
 from codegen.disassemble import to_sass
+from codegen.worker import Worker
 from eggtile.pipeline import Options, compile_program
 from eggtile.tuner import Limits, Report, Tuner, tune
-from eggtile.worker import Worker
 from extract.evidence import Evidence, Where
 from extract.spaces import space
 from ir.machine import H200
@@ -217,7 +217,7 @@ from codegen.compile import compile_text
 from codegen.disassemble import to_sass
 from eggtile.pipeline import Options
 from eggtile.tuner import Limits, Tuner, tune
-from eggtile.worker import Worker
+from codegen.worker import Worker
 from extract.evidence import Evidence
 from tests.eggtile.fake_device import command
 from tests.eggtile.test_tuner import WHERE, H200, program

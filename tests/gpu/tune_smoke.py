@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from codegen import gpu
+from codegen.worker import Worker
 from eggtile.cli_tune import clocks, here, print_report
 from eggtile.pipeline import Options, compile_program
 from eggtile.tuner import Build, Built, Limits, Report, Tuner, build, tune
-from eggtile.worker import Worker
 from extract.evidence import Evidence
 from extract.key import Canonical
 from extract.spaces import space

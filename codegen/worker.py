@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -21,9 +22,9 @@ from typing import Any, Protocol
 
 from codegen import gpu
 from codegen.compile import Binary
+from codegen.gate import GUARD_BYTES, Gate, GateError, Run, Verdict
 from codegen.gpu import Time
-from eggtile.gate import GateError, Run, Verdict, gate, launched
-from eggtile.trials import Trial, storage
+from codegen.trial import Trial
 from ir.dtype import Array
 from ir.kernel import KernelProgram
 from ir.loop import Buffer
@@ -34,6 +35,7 @@ GRACE_S = 5.0  # after which a process whose tuner is gone ends by itself
 HOT_ROUNDS = 3
 HOPELESS = 3.0  # times the fastest hot time: such a candidate is not timed cold
 HUNG = 77
+POISON = 0xFF  # of scratch buffers: not a number in every float type
 COMMAND = (sys.executable, "-c", f"from {__name__} import GpuDevice, main; main(GpuDevice())")
 
 
@@ -61,11 +63,14 @@ class Code:
 
 @dataclass(frozen=True)
 class Job:
-    """The kernel whose candidates follow; `fallback` is the candidate that sampled trials compare with."""
+    """The kernel whose candidates follow; `fallback` is the candidate that sampled trials compare with.
+
+    `fresh` buffers are only written, integers index up to `extent` positions.
+    """
 
     buffers: tuple[Buffer, ...]
     fresh: frozenset[str]
-    largest: int
+    extent: int
     trials: tuple[Trial, ...]
     fallback: Code | None = None
 
@@ -96,13 +101,16 @@ class Lap:
 class Device(Protocol):
     """What runs kernels; `load` gives what `run` and `race` take."""
 
+    def open(self, images: Sequence[Sequence[Array]], starts: Sequence[int]) -> None:
+        """Take in the memory of every trial: byte images of the buffers, each of which begins at its start."""
+
     def load(self, code: Code) -> Any: ...
 
-    def run(self, loaded: Any, images: list[Array], starts: list[int]) -> None:
-        """Launch on byte images of the buffers, which change in place; each buffer begins at its start."""
+    def run(self, loaded: Any, trial: int, after: Sequence[Array]) -> None:
+        """Launch on the memory of a trial; its images come back in `after`."""
 
-    def race(self, loaded: Sequence[Any], stored: Sequence[Array], cold: Sequence[bool], rounds: int) -> list[Lap]:
-        """Time candidates side by side on equal memory; inputs that are `cold` come from DRAM."""
+    def race(self, loaded: Sequence[Any], cold: Sequence[bool], rounds: int) -> list[Lap]:
+        """Time candidates side by side on the memory of the first trial; inputs that are `cold` come from DRAM."""
 
 
 class Loaded:
@@ -118,33 +126,44 @@ class Loaded:
 
     def bind(self, buffers: Sequence[gpu.Argument]) -> list[gpu.Launch]:
         """The launches on the buffers of the job, and on scratch buffers of their own."""
-        places = [*buffers, *(gpu.Memory(gpu.span_bytes(b)) for b in self.code.scratch)]
+        places = [*buffers, *(gpu.Memory(gpu.span_bytes(b), POISON) for b in self.code.scratch)]
         arguments = ([places[n] for n in launch.arguments] for launch in self.code.launches)
         return [k.bind(own) for k, own in zip(self.kernels, arguments, strict=True)]
 
 
 class GpuDevice:
-    """The current CUDA device."""
+    """The current CUDA device: it keeps the memory of every trial, and one set of buffers on which kernels run."""
+
+    def open(self, images: Sequence[Sequence[Array]], starts: Sequence[int]) -> None:
+        self.kept, self.own = [], []  # what the last job held is free before more is taken
+        self.kept = [[gpu.upload(i) for i in own] for own in images]
+        self.own = [gpu.Memory(i.nbytes) for i in images[0]]
+        self.starts = starts
 
     def load(self, code: Code) -> Loaded:
         return Loaded(code)
 
-    def run(self, loaded: Loaded, images: list[Array], starts: list[int]) -> None:
-        held = [gpu.upload(i) for i in images]
-        for launch in loaded.bind([m.data_ptr() + s for m, s in zip(held, starts, strict=True)]):
+    def _filled(self, trial: int) -> list[int]:
+        """The addresses of the buffers, which hold what the trial begins with."""
+        for kept, own in zip(self.kept[trial], self.own, strict=True):
+            gpu.copy(kept, own)
+        return [m.data_ptr() + s for m, s in zip(self.own, self.starts, strict=True)]
+
+    def run(self, loaded: Loaded, trial: int, after: Sequence[Array]) -> None:
+        launches = loaded.bind(self._filled(trial))
+        for launch in launches:
             launch.run()
-        for memory, i in zip(held, images, strict=True):
+        for memory, i in zip(self.own, after, strict=True):
             gpu.download(memory, i)
 
-    def race(
-        self, loaded: Sequence[Loaded], stored: Sequence[Array], cold: Sequence[bool], rounds: int
-    ) -> list[Lap]:
-        held = [gpu.upload(s) for s in stored]
+    def race(self, loaded: Sequence[Loaded], cold: Sequence[bool], rounds: int) -> list[Lap]:
+        held = self._filled(0)
         launches = [k.bind(held) for k in loaded]
         hot = gpu.times([[own] for own in launches], HOT_ROUNDS)
         limit = HOPELESS * min(t.median_us for t in hot)
         left = [k for k, t in enumerate(hot) if t.median_us <= limit]
-        inputs = {m.data_ptr(): m.size for m, c in zip(held, cold, strict=True) if c and m.size}
+        sizes = (m.size - s - GUARD_BYTES for m, s in zip(self.own, self.starts, strict=True))
+        inputs = {at: size for at, size, c in zip(held, sizes, cold, strict=True) if c and size}
         every = [launch for k in left for launch in launches[k]]
         ends = list(accumulate(len(launches[k]) for k in left))
         passes = gpu.rotated(every, inputs) if inputs else [every]
@@ -158,42 +177,33 @@ class GpuDevice:
 # ---- the process
 
 
-@dataclass
-class _Open:
-    """The job at hand: memory of each trial, and what the fall-back leaves in the first."""
-
-    job: Job
-    given: list[tuple[Trial, list[Array]]]
-    reference: list[Array] | None
+def _opened(device: Device, job: Job) -> tuple[Gate, str]:
+    """The gate of a job, and what is wrong with its fall-back, to which candidates are then not held."""
+    gate = Gate(job.buffers, job.trials, job.fresh, job.extent)
+    device.open(gate.images, gate.starts)
+    try:
+        if job.fallback is not None:
+            gate.hold_to(_runner(device, job.fallback))
+    except GateError as e:
+        return gate, str(e)
+    return gate, ""
 
 
 def _runner(device: Device, code: Code) -> Run:
-    loaded = device.load(code)
-    return lambda images, starts: device.run(loaded, images, starts)
+    return partial(device.run, device.load(code))
 
 
-def _opened(device: Device, job: Job) -> _Open:
-    given = [(t, storage(t.case, job.buffers, set(job.fresh), job.largest)) for t in job.trials]
-    if job.fallback is None:
-        return _Open(job, given, None)
-    run = _runner(device, job.fallback)
-    verdict = gate(run, job.buffers, given)
-    if verdict.status != "ok":
-        raise GateError(f"the fall-back is {verdict.status}: {verdict.reason}")
-    return _Open(job, given, launched(run, job.buffers, given[0][1]))
-
-
-def _answer(device: Device, at: _Open, message: Check | Race) -> Verdict | list[Lap]:
+def _answer(device: Device, gate: Gate, message: Check | Race) -> Verdict | list[Lap]:
     if isinstance(message, Check):
-        return gate(_runner(device, message.code), at.job.buffers, at.given, at.reference)
-    cold = [b.role == "input" for b in at.job.buffers]
-    return device.race([device.load(c) for c in message.codes], at.given[0][1], cold, message.rounds)
+        return gate.verdict(_runner(device, message.code))
+    cold = [b.role == "input" for b in gate.buffers]
+    return device.race([device.load(c) for c in message.codes], cold, message.rounds)
 
 
 def serve(connection: Connection, device: Device) -> None:
     """Answer until the tuner is gone; a question that outlasts its limit by far ends the process."""
     connection.send("ready")
-    at: _Open | None = None
+    gate: Gate | None = None
     while True:
         try:
             message, limit_s = connection.recv()
@@ -204,13 +214,10 @@ def serve(connection: Connection, device: Device) -> None:
         watch.start()
         answer: object
         if isinstance(message, Job):
-            try:
-                at, answer = _opened(device, message), ""
-            except GateError as e:
-                answer = str(e)
+            gate, answer = _opened(device, message)
         else:
-            assert at is not None
-            answer = _answer(device, at, message)
+            assert gate is not None
+            answer = _answer(device, gate, message)
         connection.send(answer)
         watch.cancel()
 
