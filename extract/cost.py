@@ -166,7 +166,7 @@ class Pricing:
         for c in costs:
             for name, n in c.memory.items():
                 memory[name] = max(memory[name], n)
-        warm = sum(n for name, n in memory.items() if self.buffers[name].role == "scratch")
+        warm = sum(n for name, n in memory.items() if self.buffers[name].role != "input")
         cold = sum(memory.values()) - warm
         blocks = sum(c.blocks for c in costs)
         split = min(MOST_SPLITS, m.sms // blocks) if blocks < m.sms else 1

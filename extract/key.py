@@ -26,7 +26,8 @@ class Canonical:
     """A kernel with axes x0.., buffers b0.. and states s0..; `names` and `axis_names` lead back to the form's.
 
     A buffer that the kernel writes has the role output, one that an earlier kernel made has the role scratch
-    (it is warm in cache), and any other has the role input.
+    (it is warm in cache), and any other has the role input. With `quotients` the kernel has divisions, of which each
+    rounds once, as strict numerics ask.
     """
 
     kernel: KernelForm
@@ -35,10 +36,11 @@ class Canonical:
     names: Mapping[str, str]
     axis_names: Mapping[str, str]
     key: str
+    quotients: bool = False
 
 
-def canonical(kernel: KernelForm, form: Form) -> Canonical:
-    """The canonical spelling of a kernel of `form`, and its key."""
+def canonical(kernel: KernelForm, form: Form, quotients: bool = False) -> Canonical:
+    """The canonical spelling of a kernel of `form`, and its key; `quotients` says what divisions must do, if it has any."""
     colours = _Colours(kernel, form)
     numbers: dict[str, dict[str, str]] = {"axis": {}, "buffer": {}, "state": {}}
     prefix = {"axis": "x", "buffer": "b", "state": "s"}
@@ -49,15 +51,26 @@ def canonical(kernel: KernelForm, form: Form) -> Canonical:
     axes = {new: form.axes[old] for old, new in numbers["axis"].items()}
     written = {s.buffer for s in kernel.stores}
     buffers = tuple(_buffer(form.buffer(old), new, old in written) for old, new in numbers["buffer"].items())
-    text = repr((axes, buffers, [_part_text(p) for p in parts]))
+    quotients = quotients and any(isinstance(t, T.Unary) and t.op == "recip" for t in colours.order)
+    text = repr((axes, buffers, [_part_text(p) for p in parts], *(["quotients"] if quotients else ())))
     key = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
     back = {new: old for old, new in numbers["buffer"].items()}
     axis_back = {new: old for old, new in numbers["axis"].items()}
-    return Canonical(KernelForm("kernel", parts), buffers, axes, back, axis_back, key)
+    return Canonical(KernelForm("kernel", parts), buffers, axes, back, axis_back, key, quotients)
+
+
+def form_key(form: Form, quotients: bool = False) -> str:
+    """The identity of a whole form: the keys of its kernels in order, and which of their buffers are one."""
+    number: dict[str, int] = {}
+    rows = []
+    for kernel in form.kernels:
+        known = canonical(kernel, form, quotients)
+        rows.append((known.key, [number.setdefault(known.names[b.name], len(number)) for b in known.buffers]))
+    return hashlib.blake2b(repr(rows).encode(), digest_size=12).hexdigest()
 
 
 def _buffer(b: Buffer, name: str, written: bool) -> Buffer:
-    role = "output" if written else "scratch" if b.role == "scratch" else "input"
+    role = "output" if written else "input" if b.role == "input" else "scratch"
     return replace(b, name=name, role=role)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from extract.key import canonical
+from extract.key import canonical, form_key
 from extract.rewrite import Names
 from ir import term as T
 from ir.loop import Buffer, Form, KernelForm, Part, Store, contiguous
@@ -133,3 +133,39 @@ def test_the_names_lead_back_to_the_form() -> None:
         assert form.buffer(c.names[b.name]).shape == b.shape
     assert {b.role for b in c.buffers} == {"input", "output"}
     assert all(s.buffer in c.names for s in c.kernel.stores)
+
+
+def test_what_an_earlier_kernel_makes_is_warm_be_it_a_result_or_not() -> None:
+    f = form_of("sin(x[i, j])", AXES, XY, ("i", "j"))
+    known = {
+        role: canonical(f.kernels[0], replace(f, buffers=(replace(f.buffer("x"), role=role), *f.buffers[1:])))
+        for role in ("input", "scratch", "output")
+    }
+    assert known["output"].key == known["scratch"].key != known["input"].key
+    assert [b.role for b in known["output"].buffers] == ["output", "scratch"]
+
+
+def test_a_kernel_whose_divisions_must_round_once_is_another_where_it_divides() -> None:
+    for text, same in (("x[i, j] / w[j]", False), ("x[i, j] * w[j]", True)):
+        f = form_of(text, AXES, XY, ("i", "j"))
+        plain, strict = (canonical(f.kernels[0], f, quotients) for quotients in (False, True))
+        assert (plain.key == strict.key, strict.quotients) == (same, not same)
+
+
+def test_a_form_is_known_by_its_kernels_and_what_joins_them() -> None:
+    """Two kernels sin make m of x and n of y; the third reads one of them."""
+    one, index = form_of("sin(x[i, j])", AXES, XY, ("i", "j")), tuple(map(T.Index, "ij"))
+    scratch = [Buffer(n, "f32", (8, 16), contiguous((8, 16)), role="scratch") for n in "mn"]
+
+    def three(reads: str, prefix: str = "") -> Form:
+        ops = (("sin", "x", "m"), ("sin", "y", "n"), ("cos", reads, "out"))
+        kernels = [
+            KernelForm(prefix + to, (Part(("i", "j"), (Store(to, index, T.unary(op, T.Load(of, "f32", index))),)),))
+            for op, of, to in ops
+        ]
+        return replace(one, buffers=(*one.buffers, *scratch), kernels=tuple(kernels))
+
+    keys = [[canonical(k, f).key for k in f.kernels] for f in map(three, "mn")]
+    assert keys[0] == keys[1]
+    assert form_key(three("m")) != form_key(three("n"))
+    assert form_key(three("m")) == form_key(three("m", "other"))
