@@ -7,12 +7,11 @@ the second-level cache, few blocks on many multiprocessors, and the share of blo
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from extract.facts import levels
-from extract.work import Axes, PartWork, Works, bytes_of
+from extract.work import Axes, Contraction, PartWork, Works, bytes_of
 from ir.loop import Buffer, Form, KernelForm, Part
 from ir.machine import Machine
 from ir.term import Term
@@ -20,6 +19,7 @@ from ir.term import Term
 ROW_BYTES = 200_000  # a row up to this size stays in a block between its sweeps
 POINTS = 1024  # positions of one block where nothing else decides
 MOST_SPLITS = 16
+UNITS = ("tensor", "scalar", "special")
 OVERLAP_LOSS = 0.2  # share of the shorter of arithmetic and transfer that the longer one does not hide
 STATE_SHARE = 0.05  # of a loop's fixed time, for every state that it carries
 TILES = (
@@ -88,13 +88,11 @@ class Pricing:
         """The cost of a kernel made of these parts."""
         works = [PartWork([s.value for s in p.stores], frozenset(p.axes), self.works, self.safe) for p in parts]
         stored = sum(self._stored(p) for p in parts)
-        options = [list(self._under_tiles(w)) for w in works]
-        together: list[Sequence[_Tiled]]
-        if len(options) == 1:
-            together = [[c] for c in options[0]]
-        else:
-            together = _alike(options)
-        best = min((self._time(costs, stored) for costs in together), key=lambda t: t.us)
+        traffic = [self._traffic(w) for w in works]
+        options = [list(self._under_tiles(w, t)) for w, t in zip(works, traffic, strict=True)]
+        moved = *self._fetched(t for ts in traffic for t in ts), stored
+        together = _alike(options) if len(options) > 1 else [[c] for c in options[0]]
+        best = min((self._time(costs, moved) for costs in together), key=lambda t: t.us)
         loops: dict[str, int] = {}
         for w in works:
             loops.update({a: max(n, loops.get(a, 0)) for a, n in w.sweeps.items()})
@@ -120,70 +118,69 @@ class Pricing:
 
     # ---- one part
 
-    def _under_tiles(self, w: PartWork) -> Iterator[_Tiled]:
-        traffic = self._traffic(w)
-        memory: dict[str, int] = defaultdict(int)
+    def _under_tiles(self, w: PartWork, traffic: Sequence[_Traffic]) -> Iterator[_Tiled]:
+        main, m = w.main, self.machine
+        fetched = self._fetched(traffic)
+        number = {axes: k for k, axes in enumerate({w.axes, *w.counts, *(a for t in traffic for a in t.missing)})}
+        counts = [(number[a], [c.get(u, 0.0) for u in UNITS]) for a, c in w.counts.items()]
+        moved = [([number[a] for a in t.missing], t.bytes * t.visits) for t in traffic]
+        loops = max(w.sweeps.values(), default=0)
+        spans: list[Spans] = []
+        for groups, share in _tiles(w, main):
+            spans = spans or [_along(w, axes, groups) for axes in number]
+            tiles = tuple(n for _, n in groups)
+            repeats = [_repeats(s, tiles) for s in spans]
+            tensor, scalar, special = (sum(repeats[at] * n[unit] for at, n in counts) for unit in range(3))
+            seconds = (
+                tensor / (m.tensor_flops_per_s * share),
+                scalar / (m.f32_flops_per_s / 2),
+                special / m.special_per_s,
+            )
+            cache = sum(n * max([repeats[k] for k in at]) for at, n in moved)
+            yield _Tiled(seconds, fetched, cache, repeats[number[w.axes]], tiles, loops, w.states)
+
+    def _fetched(self, traffic: Iterable[_Traffic]) -> tuple[int, int]:
+        """Bytes that come from memory and, where an earlier kernel made them, from cache; a buffer comes once."""
+        bytes_of_buffer: dict[str, int] = {}
         for t in traffic:
             once = min(t.bytes, self.buffers[t.buffer].bytes)
             visits = 1 if once < self.machine.l2_bytes / 2 else t.visits
-            memory[t.buffer] = max(memory[t.buffer], once * visits)
-        loops = max(w.sweeps.values(), default=0)
-        sets = {w.axes, *w.counts, *(m for t in traffic for m in t.missing)}
-        along = None
-        for groups, share in _tiles(w):
-            along = along or {axes: _along(w, axes, groups) for axes in sets}
-            tiles = tuple(n for _, n in groups)
-            repeats = {axes: _repeats(spans, tiles) for axes, spans in along.items()}
-            seconds = {"tensor": 0.0, "scalar": 0.0, "special": 0.0}
-            for missing, counts in w.counts.items():
-                for unit, n in counts.items():
-                    seconds[unit] += repeats[missing] * n / self._rate(unit, share)
-            cache = sum(t.bytes * t.visits * max(repeats[m] for m in t.missing) for t in traffic)
-            yield _Tiled(seconds, memory, cache, repeats[w.axes], tiles, loops, w.states)
-
-    def _rate(self, unit: str, share: float) -> float:
-        """Instructions a second of a unit (operations for the tensor cores)."""
-        if unit == "tensor":
-            return self.machine.tensor_flops_per_s * share
-        return self.machine.f32_flops_per_s / 2 if unit == "scalar" else self.machine.special_per_s
+            bytes_of_buffer[t.buffer] = max(bytes_of_buffer.get(t.buffer, 0), once * visits)
+        warm = sum(n for name, n in bytes_of_buffer.items() if self.buffers[name].role != "input")
+        return sum(bytes_of_buffer.values()) - warm, warm
 
     def _traffic(self, w: PartWork) -> list[_Traffic]:
-        out = []
+        out, contracts = [], bool(w.contractions)
         for load, uses in w.loads.items():
             element = bytes_of(load.dtype)
             looped = frozenset(a for _, context in uses for a, _ in context) & load.free
-            stays = self._points(looped) * element <= ROW_BYTES and w.main is None
+            stays = not contracts and w.points(looped) * element <= ROW_BYTES
             visits = 1 if stays else len({context for _, context in uses})
             missing = frozenset(m for m, _ in uses)
-            out.append(_Traffic(load.buffer, self._points(load.free) * element, visits, missing))
+            out.append(_Traffic(load.buffer, w.points(load.free) * element, visits, missing))
         return out
 
     # ---- the whole kernel
 
-    def _time(self, costs: Sequence[_Tiled], stored: int) -> _Time:
-        m = self.machine
-        memory: dict[str, int] = defaultdict(int)
-        for c in costs:
-            for name, n in c.memory.items():
-                memory[name] = max(memory[name], n)
-        warm = sum(n for name, n in memory.items() if self.buffers[name].role != "input")
-        cold = sum(memory.values()) - warm
+    def _time(self, costs: Sequence[_Tiled], moved: tuple[int, int, int]) -> _Time:
+        """The kernel under one tile; `moved` are bytes from memory, from cache and to memory."""
+        m, (cold, warm, stored) = self.machine, moved
         blocks = sum(c.blocks for c in costs)
         split = min(MOST_SPLITS, m.sms // blocks) if blocks < m.sms else 1
         used = min(1.0, blocks * split / m.sms)
-        tensor, scalar, special = (sum(c.seconds[u] for c in costs) for u in ("tensor", "scalar", "special"))
+        tensor, scalar, special = map(sum, zip(*(c.seconds for c in costs), strict=True))
         waves = blocks * split / m.sms
         tail = min(1.5, math.ceil(waves) / waves) if waves >= 1 and tensor else 1.0
         compute = max(tensor * tail, scalar + special) + 0.25 * min(tensor, scalar + special)
         transfer = (cold + stored) / m.copy_bytes_per_s + warm / m.l2_bytes_per_s
         cache = (sum(c.cache_bytes for c in costs) + stored) / m.l2_bytes_per_s
-        work, moved, cached = compute / used, transfer / max(used, 0.05), cache / used
-        body = max(work, moved, cached) + OVERLAP_LOSS * min(work, moved)
+        work, sent, cached = compute / used, transfer / max(used, 0.05), cache / used
+        body = max(work, sent, cached) + OVERLAP_LOSS * min(work, sent)
         merge = (1.0 + 2e6 * split * stored / m.l2_bytes_per_s) if split > 1 else 0.0
         loops = max(c.sweeps for c in costs) + STATE_SHARE * sum(c.states for c in costs)
         us = m.launch_us + m.sweep_us * loops + body * 1e6 + merge
         if len(costs) > 1:  # the blocks of one part do not speed up another
-            us = max(us, *(self._time([c], 0).us for c in costs))
+            us = max(us, *(self._time([c], (*c.fetched, 0)).us for c in costs))
         total = cold + warm + stored
         return _Time(us, total, blocks, compute * 1e6, transfer * 1e6, cache * 1e6, costs[0].tile)
 
@@ -200,11 +197,11 @@ class _Traffic:
 
 @dataclass(frozen=True)
 class _Tiled:
-    """One part under one tile: seconds by unit, bytes from memory by buffer, bytes through the cache."""
+    """One part under one tile: seconds by unit, bytes from memory and from earlier kernels, bytes through the cache."""
 
-    seconds: Mapping[str, float]
-    memory: Mapping[str, int]
-    cache_bytes: float
+    seconds: tuple[float, float, float]
+    fetched: tuple[int, int]
+    cache_bytes: int
     blocks: int
     tile: tuple[int, ...]
     sweeps: int
@@ -228,15 +225,14 @@ def _alike(options: Sequence[Sequence[_Tiled]]) -> list[Sequence[_Tiled]]:
     shared = [t for t in by_tile[0] if all(t in b for b in by_tile)]
     if shared:
         return [[b[t] for b in by_tile] for t in shared]
-    return [[min(o, key=lambda c: sum(c.seconds.values())) for o in options]]
+    return [[min(o, key=lambda c: sum(c.seconds)) for o in options]]
 
 
 Groups = tuple[tuple[Axes, int], ...]
 
 
-def _tiles(w: PartWork) -> Iterator[tuple[Groups, float]]:
+def _tiles(w: PartWork, main: Contraction | None) -> Iterator[tuple[Groups, float]]:
     """Groups of free axes with the positions of each that one tile covers, and the share of the peak rate."""
-    main = w.main
     if main is not None:
         m, n = (main.a.free - main.b.free) & w.axes, (main.b.free - main.a.free) & w.axes
         rows, columns = w.points(m), w.points(n)

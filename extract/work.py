@@ -189,7 +189,7 @@ class Works:
         if isinstance(t, T.Fold):
             return self.points(t.x.free | frozenset(t.axes))
         times: float = self.points(t.free)
-        for axis in {s.axis for s in around}:
+        for axis in sorted({s.axis for s in around}):
             updates = {c.update for s in around if s.axis == axis for c in s.carries}
             if axis not in t.free:
                 times *= -(-max(1, self.extents[axis]) // STEP)
@@ -258,7 +258,7 @@ class PartWork:
         kept = _kept_shares(outs, axes, works.extents)
         dear = ((i.group, i.n * (UNSAFE - 1)) for i in noted if i.exponent is not None and not safe(i.exponent))
         for (own, unit, spared), work in (*found.sums.items(), *dear):
-            self.counts[axes - own][unit] += work * math.prod(kept[a] for a in spared & kept.keys())
+            self.counts[axes - own][unit] += work * math.prod(kept[a] for a in sorted(spared & kept.keys()))
         for i in noted:
             if i.load is not None:
                 self.loads[i.load].append((axes - i.own, i.context))
