@@ -126,8 +126,9 @@ def measure_lines(q: Question) -> Row:
     item, lock = case(q["case"]), Path(q["lock"])
     own = scheduled(item)
     lines = sample(own)
-    fn, first = item.program(False, "cuda")
-    eager, exact = run_eager(fn, first), run_in_float64(fn, first)
+    with turn(lock, alone=False):
+        fn, first = item.program(False, "cuda")
+        eager, exact = run_eager(fn, first), run_in_float64(fn, first)
     calls: dict[str, Callable[..., Any]] = {}
     refused: dict[str, str] = {}
     for line in lines:
@@ -145,12 +146,11 @@ def measure_lines(q: Question) -> Row:
             refused[str(line)] = verdict.reason
     del eager, exact
     built = item.built()
-    with turn(lock, alone=True):
-        copies = [
-            first,
-            *(item.inputs(built, "cuda", k) for k in range(1, copies_for(sum(t.nbytes for t in first)))),
-        ]
+    with turn(lock, alone=False):
+        more = range(1, copies_for(sum(t.nbytes for t in first)))
+        copies = [first, *(item.inputs(built, "cuda", k) for k in more)]
         replays = {line: prepare(call, copies, REPLAY_MS) for line, call in calls.items()}
+    with turn(lock, alone=True):
         samples = interleave(replays, ROUNDS)
     times = {line: median(us) for line, us in samples.items()}
     row = {"case": label(item.name), "of": item.name, "us": times, "refused": refused, **taken_on()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -23,6 +24,8 @@ Build = Callable[[Function, Tensors], Function]
 
 DEFAULT: Final = "default"
 PEERS = ("eager", "compile", "max-autotune")
+TIMING = ("max-autotune",)
+"""Contenders that time kernels while they are built."""
 
 
 def builders(options: Options) -> dict[str, Build]:
@@ -51,22 +54,27 @@ def build_and_gate(
     sets: Sequence[Tensors],
     contenders: Mapping[str, Build],
     advance: Callable[[], object] = lambda: None,
+    running: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> tuple[dict[str, Function], dict[str, Row]]:
     """Build every contender for the first input set and hold it to float64 on all of them.
 
-    Gives the callables and a row each: errors and verdict, or how it failed; those that failed have no callable.
+    Gives the callables and a row each: errors and verdict, or how it failed; those that failed have no callable. The
+    card is used within `running`, but for the first call of what times nothing while it is built.
     """
     torch.compiler.reset()
-    expected = [(x, run_eager(fn, x), run_in_float64(fn, x)) for x in sets]
+    with running():
+        expected = [(x, run_eager(fn, x), run_in_float64(fn, x)) for x in sets]
     calls: dict[str, Function] = {}
     found: dict[str, Row] = {}
     for name, build in contenders.items():
         start = time.perf_counter()
         try:
-            call = build(fn, sets[0])
-            run_on_copies(call, sets[0])
+            with running() if name in TIMING else nullcontext():
+                call = build(fn, sets[0])
+                run_on_copies(call, sets[0])
             found[name] = {"first_call_s": time.perf_counter() - start}
-            verdicts = [judge("cuda", run_on_copies(call, x), eager, exact) for x, eager, exact in expected]
+            with running():
+                verdicts = [judge("cuda", run_on_copies(call, x), eager, exact) for x, eager, exact in expected]
         except RequestError:
             raise
         except Exception as error:  # a contender that fails is a result: it is recorded, the others go on

@@ -26,10 +26,14 @@ PLANTED = {
     "memcheck": "y[threadIdx.x + 1] = x[threadIdx.x];",
     "racecheck": "__shared__ float s[64]; s[threadIdx.x] = x[threadIdx.x]; y[threadIdx.x] = s[63 - threadIdx.x];",
     "initcheck": "y[threadIdx.x] = y[63 - threadIdx.x] + x[threadIdx.x];",
-    "synccheck": "y[threadIdx.x] = x[threadIdx.x];\n"
-    "  for (int k = 0; k < 4; ++k) if (threadIdx.x + k * 64 < 240) __syncthreads();",
+    "synccheck": "if (threadIdx.x < 40) __syncthreads();\n"
+    "  y[threadIdx.x] = x[threadIdx.x];\n"
+    "  if (threadIdx.x >= 40) __syncthreads();\n"
+    "  if (threadIdx.x <= 16) __syncwarp(0xffff);\n"
+    "  y[threadIdx.x] += x[63 - threadIdx.x];",
 }
-"""What each tool must find: a write past the end, a missing barrier, a read of what nothing wrote, a divergent barrier."""
+"""What each tool must find: a write past the end, a missing barrier, a read of what nothing wrote, and barriers
+that some threads of a warp pass by or that others have not named."""
 SECONDS = 150
 ERRORS = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
 
