@@ -1,12 +1,10 @@
-"""A large program is cut where everything passes: at values that dominate all that is computed for them. Regions that
-are equal but for names have equal kernels, so that each is solved once.
-"""
+"""A large program is cut where everything passes: at values that dominate all that is computed for them."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from extract.facts import swept
@@ -38,8 +36,8 @@ def cuts(source: Source) -> list[Cut]:
     if len(everything) <= SMALL:
         return [Cut(frozenset(graph.roots), frozenset())]
     main = max(results, key=lambda t: (sum(1 for _ in postorder(t)), t.digest))
-    ends = [*_borders(source, main), main]
-    regions = [set(below([t], ends[:k])) for k, t in enumerate(ends)]
+    ends = dict.fromkeys((*_borders(source, main), main))
+    regions = [set(below([t], ends)) for t in ends]
     made: list[set[Term]] = [{t} for t in ends]
     for t in results:
         first = next((k for k, region in enumerate(regions) if t in region), len(ends) - 1)
@@ -70,7 +68,7 @@ def _borders(source: Source, main: Term) -> list[Term]:
             readers[k].add(t)
         if swept(t) or any(k in folded for k in t.terms):
             folded.add(t)
-    borders: list[Term] = []
+    borders: dict[Term, None] = {}
     best: tuple[tuple[bool, int], int] | None = None
     start = at = 0
     while at < len(order) - 1:
@@ -83,20 +81,20 @@ def _borders(source: Source, main: Term) -> list[Term]:
         rank = len(readers[t]) < 2, stored_bytes(t)
         if fits and best is not None and len(own) > (2 * MOST if best[0][0] else MOST):
             start = at = best[1]  # what lies between is looked at again from the new border
-            borders.append(order[at])
+            borders[order[at]] = None
             best = None
         elif fits and (best is None or rank < best[0]):
             best = rank, at
         at += 1
     if best is not None and len(below([main], borders)) > MOST:
-        borders.append(order[best[1]])
-    return borders
+        borders[order[best[1]]] = None
+    return list(borders)
 
 
 def _alone(
     t: Term,
     own: Sequence[Term],
-    borders: Sequence[Term],
+    borders: Container[Term],
     readers: Mapping[Term, set[Term]],
     folded: set[Term],
     stored_bytes: Callable[[Term], int],
@@ -117,33 +115,35 @@ def _storable(t: Term) -> bool:
     return is_float(t.dtype) and bool(t.free) and not isinstance(t, T.Load | T.Const)
 
 
-def below(roots: Iterable[Term], ends: Iterable[Term], most: float = math.inf) -> list[Term]:
+def below(roots: Sequence[Term], ends: Container[Term], most: float = math.inf) -> list[Term]:
     """Terms from which the roots are computed, children first, down to inputs and ends; a root is never an end.
 
     The search stops soon after `most` terms.
     """
-    wanted = list(roots)
-    stop = set(ends) - set(wanted)
     out: list[Term] = []
     seen: set[Term] = set()
-    stack = [(r, False) for r in reversed(wanted)]
+    stack: list[Term | None] = [*reversed(roots)]
+    path: list[Term] = []  # each None on the stack ends the children of the last of these
     while stack and len(out) <= most:
-        t, done = stack.pop()
-        if done:
-            out.append(t)
+        t = stack.pop()
+        if t is None:
+            out.append(path.pop())
         elif t not in seen:
             seen.add(t)
-            stack.append((t, True))
-            if t not in stop:
-                stack.extend((k, False) for k in reversed(t.terms))
+            if t.terms and (t not in ends or t in roots):
+                path.append(t)
+                stack.append(None)
+                stack += t.terms[::-1]
+            else:
+                out.append(t)
     return out
 
 
-def _share(made: list[set[Term]], ends: Sequence[Term]) -> set[Term]:
+def _share(made: list[set[Term]], ends: Mapping[Term, None]) -> set[Term]:
     """Dear values that several regions read are made once: added to the first of these, or returned as a prelude."""
-    regions = [below(terms, ends) for terms in made]
+    regions = [below(sorted(terms, key=lambda t: t.digest), ends) for terms in made]
     count = Counter(t for region in regions for t in region)
-    shared = {t for t, n in count.items() if n > 1} - set(ends)
+    shared = {t for t, n in count.items() if n > 1} - ends.keys()
     dear: dict[Term, bool] = {}
     for t in postorder(*ends):
         own = isinstance(t, T.Fold | T.Scan) or (isinstance(t, T.Unary) and t.op in SPECIAL)
