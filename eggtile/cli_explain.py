@@ -16,7 +16,7 @@ from eggtile.explore import form_signature, report
 from eggtile.graph_dump import TEXTS, to_object
 from eggtile.pipeline import LISTED, Compiled, Options, Region, RequestError, choose_forms
 from eggtile.query import answers
-from eggtile.why import chain, confirmed
+from eggtile.why import chain
 from egraph.laws import LAWS
 
 Dump = Annotated[Path, typer.Argument(help="A file that `dump --format json` wrote.", show_default=False)]
@@ -104,25 +104,29 @@ def print_ablated(rows: list[dict[str, Any]], names: list[str]) -> None:
 
 
 def print_chains(chains: list[dict[str, Any]]) -> None:
-    """The steps of every region, and how each was confirmed."""
+    """The steps of every region: what equals what by which law, and what the law needs."""
     for c in chains:
         for end in (c["from"], c["to"]):
             typer.echo(f"form {end['form']}: " + "; ".join(end["signature"]))
         typer.echo(
-            f"{len(c['steps'])} steps, and {c['shared_steps']} that both forms share"
-            + ("; where" if c["where"] else "")
+            f"{len(c['steps'])} steps, each replayed on terms; {c['shared_steps']} more lead to both forms"
+            + (f"; {c['not_replayed']} matches of laws could not be replayed" if c["not_replayed"] else "")
         )
-        typer.echo("\n".join(f"     {line}" for line in c["where"]), nl=bool(c["where"]))
+        for line in c["where"]:
+            typer.echo(f"     {line}")
         for n, s in enumerate(c["steps"], 1):
-            place = f"in #{s['place']}" if s["place"] >= 0 else "in a value of a proof"
-            typer.echo(f"{n:3}. {'undo ' if s['undo'] else ''}{s['law']} ({s['class']}) {place}: {confirmed(s)}")
+            error = "" if s["error"] is None else f", by numbers to {s['error']:.0e}"
+            typer.echo(f"{n:3}. {'undo ' if s['undo'] else ''}{s['law']} ({s['class']}{error})")
             typer.echo(f"       {s['before']}\n    =  {s['after']}")
-        typer.echo(
-            "Left and right of each step are equal, so either may stand for the other where a form reads it."
-        )
-        typer.echo(
-            "A state of a sweep is old[axis] before a step and becomes new[axis]: what new[axis] equals is the loop's body."
-        )
+            for fact in s["given"]:
+                typer.echo(f"       as {fact}")
+        typer.echo("Both sides of a step are equal, so either may stand for the other where a form reads it.")
+        if any("new[" in s["after"] for s in c["steps"]):
+            typer.echo(
+                "old[j](x) is x over the positions of j before a step, new[j](x) with that step: a sweep carries x "
+                "where new[j](x) is\nsaid in terms of old values. ratio[j](x) is new[j](x) / old[j](x), delta[j](x) "
+                "is new[j](x) - old[j](x)."
+            )
 
 
 def forms_table(part: dict[str, Any]) -> Table:

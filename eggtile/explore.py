@@ -23,7 +23,7 @@ from ir.machine import Machine
 from ir.term import Load, Term
 
 CLASSES = ("exact", "finite", "reassociating", "rounding", "approximate")
-NOTES = ("analyses", "replaceable", "traced", "dropped_rounds")
+NOTES = ("traced", "dropped_rounds")
 Loops = tuple[tuple[str, int], ...]
 CHECK_POINTS = 1 << 20
 """Programs whose largest buffer has more elements are checked at reduced extents elsewhere, not here."""

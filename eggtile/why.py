@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from eggtile.explore import form_signature
 from eggtile.pipeline import Region, RequestError
-from egraph.derive import Step, derivation, shown
+from egraph.derive import Derivation, Given, Step, derivation, shown
 from egraph.laws import LAWS
 from egraph.prefixes import over
 from egraph.trace import Explained
@@ -22,19 +23,17 @@ LARGE = 6  # nodes of a written value that gets a name where steps are shown
 def chain(region: Region, a: str, b: str) -> dict[str, Any]:
     """The steps from one form to another: those of A that B does not need are undone, those of B alone are made."""
     left, right = form_of(region, a), form_of(region, b)
-    first, second = steps_of(region, left), steps_of(region, right)
-    known = {(s.law, s.before, s.after) for s in first}
-    kept = {(s.law, s.before, s.after) for s in second}
-    undone = [s for s in reversed(first) if (s.law, s.before, s.after) not in kept]
-    made = [s for s in second if (s.law, s.before, s.after) not in known]
-    written = frozenset(t for r in region.program.results for t in postorder(r.value))
-    names = Names(written)
-    steps = [step_row(s, names, undo=True) for s in undone] + [step_row(s, names, undo=False) for s in made]
+    found, users = derived(region, (left, right))
+    undone = [s for s, used in zip(reversed(found.steps), reversed(users), strict=True) if used == {0}]
+    made = [s for s, used in zip(found.steps, users, strict=True) if used == {1}]
+    names = Names(written(region))
+    steps = [step_row(s, names, undo=True) for s in undone] + [step_row(s, names) for s in made]
     ends = [{"form": n, "signature": form_signature(f), "laws": list(f.laws)} for n, f in ((a, left), (b, right))]
     return {
         "from": ends[0],
         "to": ends[1],
-        "shared_steps": len(second) - len(made),
+        "shared_steps": users.count({0, 1}),
+        "not_replayed": len(found.left),
         "where": names.lines,
         "steps": steps,
     }
@@ -44,17 +43,33 @@ def form_of(region: Region, name: str) -> Form:
     """The form with a number; `default` is the one as written."""
     if name == "default":
         return region.default
-    if not name.isdigit() or int(name) > len(region.forms):
-        raise RequestError(f"there is no form {name}; forms are 0 to {len(region.forms)}, or default")
-    return [*region.forms, region.default][int(name)]
+    if not name.isdigit() or int(name) >= len(region.listed):
+        raise RequestError(f"there is no form {name}; forms are 0 to {len(region.listed) - 1}, or default")
+    return region.listed[int(name)]
 
 
-def steps_of(region: Region, form: Form) -> list[Step]:
-    """The derivation of a form from the program as written."""
+def derived(region: Region, forms: Sequence[Form]) -> tuple[Derivation, list[set[int]]]:
+    """The derivation of forms from the program as written, and for each step the forms, by position, that need it."""
     graph = region.graph
     assert isinstance(graph, Explained), "explore saturates with explain"
-    reasons: Reasons = form.details.get("reasons", ())  # type: ignore[assignment]
-    return derivation(graph, graph.trace.matches(reasons)[0])
+    needs = [graph.trace.matches(reasons(f))[0] for f in forms]
+    users: dict[int, set[int]] = {}
+    for n, matches in enumerate(needs):
+        for m in matches:
+            users.setdefault(id(m), set()).add(n)
+    found = derivation(graph, (m for matches in needs for m in matches))
+    return found, [set[int]().union(*(users[id(m)] for m in s.matches)) for s in found.steps]
+
+
+def reasons(form: Form) -> Reasons:
+    """Why a form equals the program; nothing for the one as written."""
+    found: Reasons = form.details.get("reasons", ())  # type: ignore[assignment]
+    return found
+
+
+def written(region: Region) -> frozenset[Term]:
+    """The values of the program as written."""
+    return frozenset(t for r in region.program.results for t in postorder(r.value))
 
 
 class Names:
@@ -82,23 +97,24 @@ class Names:
         return self.known[t]
 
 
-def step_row(s: Step, names: Names, undo: bool) -> dict[str, Any]:
-    """A step as data; an undone one goes from right to left."""
-    before, after = (s.after, s.before) if undo else (s.before, s.after)
+def step_row(s: Step, names: Names, undo: bool = False) -> dict[str, Any]:
+    """A step as data; an undone one goes from right to left. `sides` are the law's own, with what its variables are."""
+    turn = -1 if undo else 1
+    before, after = (s.before, s.after)[::turn]
     return {
-        "law": s.law,
-        "class": LAWS[s.law].class_,
+        "law": s.law or "by definition",
+        "class": LAWS[s.law].class_ if s.law else "exact",
         "undo": undo,
         "place": s.place,
         "before": names.text(before),
         "after": names.text(after),
-        "replayed": s.replayed,
+        "given": [sentence(g, names) for g in s.given],
+        "sides": [show_term(t) for t in s.sides[::turn]],
+        "variables": {v: names.text(t) for v, t in s.bound.items() if isinstance(t, Term)},
         "error": s.error,
     }
 
 
-def confirmed(s: dict[str, Any]) -> str:
-    """How a step was confirmed."""
-    if s["replayed"]:
-        return "replayed by matching the law"
-    return "not checked" if s["error"] is None else f"checked by numbers, relative difference {s['error']:.1e}"
+def sentence(g: Given, names: Names) -> str:
+    """What a law needs, as text."""
+    return g.sentence.format(*map(names.text, g.terms))

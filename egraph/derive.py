@@ -1,23 +1,22 @@
-"""Derivations: the equations by laws that lead from a program as written to a form of it, each shown and checked.
+"""Derivations: the equations by laws that lead from a program as written to a form of it, each replayed and checked.
 
-A step is one match of one law: what stood on its left and on its right, classes in it shown by a term. A step of a
-two-sided law is replayed on these terms by matching; a step of a relational law is checked by numbers, in float64 on
-random extents. What a match needed comes before it, so the steps prove the last ones.
+A step is one match of one law, replayed on terms: the two sides of the law under what its variables stand for. What a
+law needs of them, that a value is one part combined with another or that an exponent is never positive, is replayed
+before it, as a step of its own or as a fact; so the steps prove the last ones. Each is also checked by numbers, in
+float64 on random extents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from egraph.encode import DTYPE_OF, FIXED, PREFIX_CONSTRUCTORS, PREFIX_OF, WHOLE, load_constructor, unsigned
 from egraph.history import Match, Value
-from egraph.law import Law
-from egraph.laws import LAWS
 from egraph.matches import Sexp
 from egraph.prefixes import over, spelled_out
+from egraph.replay import Bound, Replay
 from egraph.trace import Explained
 from ir import term as T
 from ir.dtype import Array, is_float, numpy_type
@@ -27,9 +26,29 @@ from ir.node import IRError, postorder
 from ir.term import Term
 
 SPLITS = {"psplit": "mul", "asplit": "add", "esplit": "mul", "shifts": "mul"}
-"""Facts that a value is one part combined with another: the first argument with a sort of class is the value."""
+"""Facts that a value, the first argument, is one part combined with another, the last two."""
+FACTS = {
+    "positive": "{} is never negative",
+    "nonpositive": "{} is never positive",
+    "safe": "exp({}) does not overflow",
+    "bounded": "{} is within -1 and 1",
+    "plain": "{} is never -0.0",
+    "le": "{} <= {}",
+    "inverse": "{} is the reciprocal of {}",
+    "exponential": "{} is a product of exponentials",
+    "tame": "{} is finite where its operands are",
+}
+EQUAL = "{} = {}"
 LARGEST = 6  # extents in a numeric check
 TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a law needs of its variables: a sentence with gaps, and the terms that fill them."""
+
+    sentence: str
+    terms: tuple[Term, ...]
 
 
 @dataclass(frozen=True)
@@ -37,157 +56,116 @@ class Step:
     """`before` equals `after` by a law, in the class numbered `place` (-1: a value that no form uses by itself)."""
 
     law: str
-    place: int
+    """Empty where they are equal by what a fold over two axes is, or a prefix of a sum."""
     before: Term
     after: Term
-    replayed: bool
-    """Whether matching the law's own sides on `before` gives `after`."""
+    place: int
+    sides: tuple[Term, Term]
+    """The law's own sides: those above with variables named `?x` in place of the terms in `bound`."""
+    bound: Mapping[str, Term | Value]
+    given: tuple[Given, ...]
     error: float | None
     """The largest relative difference in a numeric check; None where the terms cannot be evaluated."""
+    matches: tuple[Match, ...]
 
     @property
     def holds(self) -> bool:
-        """Whether the step is confirmed."""
-        return self.replayed or (self.error is not None and self.error <= TOLERANCE)
+        """Whether the numeric check, where there is one, confirms the step."""
+        return self.error is None or self.error <= TOLERANCE
 
 
-def derivation(graph: Explained, matches: Iterable[Match], seed: int = 0) -> list[Step]:
-    """The steps of the laws among the matches, in their order."""
-    terms = _Terms(graph)
+@dataclass(frozen=True)
+class Derivation:
+    """Steps, each after those that it needs, and the matches that could not be replayed, of which there should be none."""
+
+    steps: tuple[Step, ...]
+    left: tuple[Match, ...]
+
+
+def derivation(graph: Explained, matches: Iterable[Match], seed: int = 0) -> Derivation:
+    """The steps of the laws among the matches."""
+    left = {id(m): m for m in matches}
+    replay = Replay(graph)
+    number = {i: c for c, ids in graph.trace.ids.items() for i in ids}
     steps: dict[tuple[str, Term, Term], Step] = {}
-    for m in matches:
-        for place, before, after in terms.equations(m) if m.rule.law else ():
+    for m, bound in replay.replayed(tuple(left.values())):
+        left.pop(id(m), None)
+        said = _Said(replay, m, bound)
+        for sides in _equations(m):
+            before, after = map(said.term, sides)
+            if not m.rule.law and _trivial(before, after):
+                continue
             key = m.rule.law, before, after
-            if before is not after and key not in steps:
-                replayed = any(replays(LAWS[m.rule.law], a, b) for a, b in ((before, after), (after, before)))
-                steps[key] = Step(
-                    *key[:1], place, before, after, replayed, difference(graph.program, before, after, seed)
-                )
-    return list(steps.values())
+            if key in steps:
+                steps[key] = replace(steps[key], matches=(*steps[key].matches, m))
+            else:
+                own = said.law_side(sides[0]), said.law_side(sides[1])
+                error = difference(graph.program, before, after, seed)
+                place = number.get(said.within(sides[0]), -1)
+                steps[key] = Step(*key, place, own, said.bound, said.given(), error, (m,))
+    return Derivation(tuple(steps.values()), tuple(left.values()))
 
 
-class _Terms:
-    """Terms for the classes and the matches of a graph."""
-
-    def __init__(self, graph: Explained) -> None:
-        self.tables = graph.trace.history.tables
-        self.number = {i: c for c, ids in graph.trace.ids.items() for i in ids}
-        self.of: dict[int, Term] = {}
-        written = sorted(graph.trace.written.items(), key=lambda tk: sum(1 for _ in postorder(tk[0])))
-        for t, k in written:
-            self.of.setdefault(int(str(self.tables.outputs[k])), t)
-        makers = {c.name: c for c in (*PREFIX_CONSTRUCTORS, *FIXED, *map(load_constructor, range(9)))}
-        self.makers = makers
-        order = {name: n for n, name in enumerate(makers)}
-        rows = sorted((k for k in self.tables.outputs if k[0] in makers), key=lambda k: order[k[0]])
-        waiting = [
-            (k, [a for a, kind in zip(k[1], makers[k[0]].kinds, strict=True) if kind == "term"]) for k in rows
-        ]
-        progress = True
-        while progress:
-            progress = False
-            for k, kids in waiting:
-                c = int(str(self.tables.outputs[k]))
-                if c not in self.of and all(x in self.of for x in kids):
-                    self.of[c] = self.node(k[0], k[1], [self.of[int(str(x))] for x in kids])
-                    progress = True
-
-    def node(self, table: str, args: Sequence[Value], kids: Sequence[Term]) -> Term:
-        """The term of a row; what is kept whole is read at a place, through which no prefix looks."""
-        if table == WHOLE.name:
-            (out,) = kids
-            for axis in sorted(args[0]) if isinstance(args[0], frozenset) else ():
-                out = T.At(axis, T.number(0), out)
-            return out
-        rest = iter(kids)
-        values: list[object] = []
-        for kind, value in zip(self.makers[table].kinds, args, strict=True):
-            match kind:
-                case "term":
-                    values.append(next(rest))
-                case "axes":
-                    values.append(tuple(sorted(value)) if isinstance(value, frozenset) else ())
-                case "dtype":
-                    values.append(DTYPE_OF[int(str(value))])
-                case "bits":
-                    values.append(unsigned(int(str(value))))
-                case _:
-                    values.append(value)
-        if table in PREFIX_OF:
-            return T.Prefix(PREFIX_OF[table], str(values[0]), kids[0])
-        if self.makers[table].op == "Load":
-            return T.Load(str(values[0]), str(values[1]), tuple(kids))
-        made: Term = getattr(T, table)(*values)
-        return made
-
-    def term(self, e: Sexp, m: Match, inside: tuple[str, ...] = ()) -> Term:
-        """An expression of a rule in a match; a variable that the rule takes apart is shown taken apart."""
-        if isinstance(e, str):
-            apart = next((n for n, out in m.rule.needs if out == e and n[0] in self.makers), None)
-            if apart is None or e in inside:
-                return self.of[int(str(m.bound[e]))]
-            return self.term(apart, m, (*inside, e))
-        kinds = self.makers[str(e[0])].kinds
-        kids = [self.term(a, m, inside) for a, kind in zip(e[1:], kinds, strict=True) if kind == "term"]
-        args = [
-            0 if kind == "term" else self.tables.value(a, m.bound) for a, kind in zip(e[1:], kinds, strict=True)
-        ]
-        return self.node(str(e[0]), args, kids)
-
-    def equations(self, m: Match) -> Iterator[tuple[int, Term, Term]]:
-        """What a match says: the class, a term of it, and another."""
-        for left, right in m.rule.unions:
-            yield self.place(left, m), self.term(left, m), self.term(right, m)
-        for e in m.rule.makes:
-            if e[0] in SPLITS:
-                at = self.tables.sorts[str(e[0])].index("E")
-                value, part, rest = e[1 + at], e[-2], e[-1]
-                both = T.Binary(SPLITS[str(e[0])], self.term(part, m), self.term(rest, m))
-                yield self.place(value, m), self.term(value, m), both
-            elif e[0] == "single":
-                axis, monoid = (str(self.tables.value(a, m.bound)) for a in e[2:4])
-                yield self.place(e[1], m), self.term(e[1], m), T.Fold((axis,), monoid, self.term(e[4], m))
-
-    def place(self, e: Sexp, m: Match) -> int:
-        """The number of an expression's class."""
-        return self.number.get(int(str(self.tables.value(e, m.bound))), -1)
+def _equations(m: Match) -> Iterator[tuple[Sexp, Sexp]]:
+    """What a match says, in the expressions of its rule."""
+    yield from m.rule.unions
+    yield from (said for e in m.rule.makes if (said := _equation(e)) is not None)
 
 
-# ---- replay
+def _equation(e: Sexp) -> tuple[Sexp, Sexp] | None:
+    """The two sides of a fact that is an equation."""
+    match e:
+        case (str(name), value, _, part, rest) if name in SPLITS:
+            return value, ("Binary", f'"{SPLITS[name]}"', part, rest)
+        case ("single", value, axis, monoid, body):
+            return value, ("Fold", axis, monoid, body)
+        case ("moving", value, axis, new):
+            return ("New", axis, value), new
+    return None
 
 
-def replays(law: Law, before: Term, after: Term) -> bool:
-    """Whether one side of the law matches `before` so that the other side is `after`."""
-    for left, right in law.sides:
-        bound: dict[str, object] = {}
-        if _matches(left, before, bound) and _matches(right, after, bound):
-            return True
-    return False
+class _Said:
+    """The expressions of a rule in a replayed match, as terms."""
+
+    def __init__(self, replay: Replay, m: Match, bound: Bound) -> None:
+        self.replay, self.match = replay, m
+        self.terms = {v: replay.known[replay.find(c)].term for v, c in bound.items() if isinstance(v, str)}
+        named = {v for e, _ in m.rule.needs for v in e[1:] if isinstance(v, str) and v in m.bound}
+        self.bound: dict[str, Term | Value] = {v: m.bound[v] for v in sorted(named)} | self.terms
+
+    def term(self, e: Sexp) -> Term:
+        """An expression; a variable that the rule takes apart is shown taken apart."""
+        return self.replay.term(e, self.match, self.terms.__getitem__)
+
+    def law_side(self, e: Sexp) -> Term:
+        """The same with variables of the law in place of what they stand for."""
+        return self.replay.term(e, self.match, self._variable)
+
+    def within(self, e: Sexp) -> int:
+        """The class of the saturated graph, -1 where it has no such row."""
+        tables, bound = self.replay.tables, self.match.bound
+        return int(str(bound[e] if isinstance(e, str) else tables.outputs.get(tables.key(e, bound), -1)))
+
+    def _variable(self, v: str) -> Term:
+        t = self.terms[v]
+        return T.Var(f"?{v}", t.dtype, tuple(sorted(t.free)))
+
+    def given(self) -> tuple[Given, ...]:
+        """The facts that the match needs, but those that split off an identity."""
+        found = []
+        for e, _ in self.match.rule.needs:
+            if (equation := _equation(e)) is not None:
+                value, other = (self.replay.term(x, self.match, self.terms.__getitem__, False) for x in equation)
+                found += [] if _trivial(value, other) else [Given(EQUAL, (value, other))]
+            elif e[0] in FACTS:
+                terms = (self.terms[a] for a in e[1:] if isinstance(a, str) and a in self.terms)
+                found.append(Given(FACTS[str(e[0])], tuple(terms)))
+        return tuple(dict.fromkeys(found))
 
 
-def _matches(p: Term, t: Term, bound: dict[str, object]) -> bool:
-    """Bind the pattern's variables so that it is `t`."""
-    if isinstance(p, T.Var):
-        return bound.setdefault(p.name, t) is t
-    if type(p) is not type(t):
-        return False
-    for f in fields(p):
-        want, got = getattr(p, f.name), getattr(t, f.name)
-        if isinstance(want, Term):
-            if not _matches(want, got, bound):
-                return False
-        elif not _same(want[0] if isinstance(want, tuple) and want else want, got, bound):
-            return False
-    return True
-
-
-def _same(want: object, got: object, bound: dict[str, object]) -> bool:
-    if not isinstance(want, str) or not want.startswith("?"):
-        return want == got
-    if want.startswith("?(set-union"):
-        names = want.strip("?()").split()[1:]
-        return got == tuple(sorted({a for n in names for a in bound[n]}))  # type: ignore[attr-defined]
-    return bound.setdefault(want[1:], got) == got
+def _trivial(x: Term, y: Term) -> bool:
+    """Whether terms are equal by what an identity is."""
+    return x is y or any(isinstance(k, T.Identity) for k in y.terms)
 
 
 # ---- numbers

@@ -221,21 +221,20 @@ class History:
         """Whether a row needs no match: it was written, or is a fact that the program states."""
         return k in self.tables.written or k in self.tables.stated or k not in self.tables.made
 
-    def without(self, law: str) -> History:
-        """The history that is left when no match of a law counts."""
-        return History(self.tables, tuple(m for m in self.matches if m.rule.law != law))
-
     def _wanted(self, m: Match) -> Iterator[tuple[Key | None, Key]]:
-        """The rows that a match needs, those of a class in place of the operand that led to them."""
-        classes = {out: e for e, out in reversed(m.rule.needs) if out is not None and e[0] not in AXIOMS}
-        for e, _ in m.rule.needs:
-            if e[0] not in AXIOMS:
-                k = self.tables.key(e, m.bound)
-                yield None, k
-                for at, a in enumerate(e[1:]):
-                    inner = classes.get(a) if isinstance(a, str) else a
-                    if inner is not None and inner[0] in self.tables.sorts:
-                        yield self.operand(k, at), self.tables.key(inner, m.bound)
+        """The rows that a match needs, and for what stands in several of them that it is one class there."""
+        stands: dict[Sexp, Key] = {}
+        for e, out in m.rule.needs:
+            if e[0] in AXIOMS:
+                continue
+            k = self.tables.key(e, m.bound)
+            yield None, k
+            places: list[tuple[Sexp | None, Key | None]] = [(out, k), (e, k)]
+            sorts = self.tables.sorts[str(e[0])]
+            places += [(a, self.operand(k, at)) for at, a in enumerate(e[1:]) if sorts[at] == "E"]
+            for x, n in places:
+                if x is not None and n is not None and stands.setdefault(x, n) != n:
+                    yield stands[x], n
 
 
 def _rows(makes: Iterable[Sexp], tables: Tables) -> Iterator[tuple[Sexp, ...]]:

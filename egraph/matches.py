@@ -38,6 +38,7 @@ class Rule:
     needs: tuple[tuple[Sexp, str | None], ...]
     makes: tuple[Sexp, ...]
     unions: tuple[tuple[Sexp, Sexp], ...]
+    body: tuple[Sexp, ...]
 
 
 def parsed(text: str) -> list[Sexp]:
@@ -101,7 +102,16 @@ def _rule(
     unions = [(a[1], a[2]) for a in actions if a[0] == "union"]
     named = dict(zip(options[::2], options[1::2], strict=True))
     law = named.get(":name", '""').strip('"').partition("/")[0]
-    rule = Rule(law, named[":ruleset"], f"match_{number}", tuple(sorts), tuple(needs), tuple(makes), tuple(unions))
+    rule = Rule(
+        law,
+        named[":ruleset"],
+        f"match_{number}",
+        tuple(sorts),
+        tuple(needs),
+        tuple(makes),
+        tuple(unions),
+        tuple(body),
+    )
     return rule, tuple(sorts[v] for v in rule.variables)
 
 

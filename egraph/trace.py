@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from egraph.encode import WHOLE
 from egraph.graph import EGraph, ENode
@@ -69,14 +69,6 @@ class Trace:
         """The matches behind picks, each in place of a written node, earlier ones first; whether they give all."""
         return self.history.needed(self._wanted(roots))
 
-    def replaceable(self, roots: Sequence[tuple[Key | None, Pick]], names: Iterable[str]) -> tuple[str, ...]:
-        """Of the laws behind picks those without which the other matches still give them.
-
-        What would have matched where a law hides its left side is not known, so such a law may be missing here.
-        """
-        others = {name: replace(self, history=self.history.without(name)) for name in names}
-        return tuple(name for name, trace in others.items() if trace.matches(roots)[1])
-
     def _wanted(self, roots: Iterable[tuple[Key | None, Pick]]) -> Iterator[tuple[Key | None, Key]]:
         stack = list(roots)
         seen: set[tuple[Key | None, int]] = set()
@@ -137,9 +129,3 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 def laws_of(matches: Iterable[Match]) -> tuple[str, ...]:
     """The laws of matches, in order."""
     return in_order(m.rule.law for m in matches if m.rule.law)
-
-
-def analyses_of(matches: Iterable[Match]) -> tuple[str, ...]:
-    """The facts about classes that the matches rest on."""
-    facts = {k[0] for m in matches for k in m.makes if m.rule.ruleset == "facts"}
-    return tuple(sorted(facts - {"atom", "single"}))

@@ -19,6 +19,7 @@ from extract.cost import Cost, kernel_cost, sweeps
 from extract.cover import CoverProblem
 from extract.fragments import Breadth, Fragments
 from extract.items import Scope
+from extract.key import form_key
 from extract.lineage import Reasons, named
 from extract.regions import cuts
 from extract.rounding import without_rounds
@@ -57,13 +58,14 @@ class Region:
             self.found = [self._priced(c, price) for c in self.found]
 
     def choices(self, k: int) -> list[Choice]:
-        """Up to `k` covers with distinct signatures, the cheapest first; at least one.
+        """Up to `k` covers with distinct signatures and kernels, the cheapest first; at least one.
 
         Among more than `k` the cheapest of every number of kernels and of loops over each axis go first.
         """
         problem = CoverProblem(self.found, self.scope.roots, self.scope.given)
         out: dict[object, Choice] = {}
         kinds: Counter[object] = Counter()
+        keys: set[str] = set()
         turn: dict[object, int] = {}
         for cover in itertools.islice(problem.through(self.deadline), 1 if k == 1 else TRIES * k):
             picks = [self.found[i] for i in cover.picks]
@@ -71,6 +73,12 @@ class Region:
             if signature in out:
                 continue
             kernels = tuple(c.parts for c in picks)
+            if k > 1:
+                source = self.scope.source
+                key = form_key(Assembly(source, source.substitute.extents, kernels).form(""))
+                if key in keys:
+                    continue
+                keys.add(key)
             out[signature] = Choice(kernels, cover.us, cover.gap, signature, self._reasons(kernels))
             loops: Counter[str] = Counter()
             for c in picks:
@@ -118,7 +126,7 @@ def forms(
     them. `budget_s` is seconds of this thread's own time, so that the load of the machine changes no choice.
     `details` of a form hold its `signature`, the `gap` to the best that was not closed in that time, its `sweeps`,
     and the `Cost` of each kernel by name in `kernels`; with a graph that is `Explained` also the `reasons` that it
-    equals the program, the `analyses` they rest on and, where some are left out, `dropped_rounds`.
+    equals the program, whether they are all `traced` and, where some are left out, `dropped_rounds`.
     """
     deadline = time.thread_time() + budget_s
     source = Source(graph)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from egraph.graph import EGraph, ENode
 from egraph.history import Key
-from egraph.trace import WRITTEN, Explained, Pick, analyses_of, laws_of
+from egraph.trace import WRITTEN, Explained, Pick, laws_of
 from ir.loop import Form
 from ir.term import Term
 
@@ -82,12 +82,4 @@ def named(form: Form, graph: EGraph, reasons: Reasons) -> Form:
     if not isinstance(graph, Explained):
         return form
     matches, whole = graph.trace.matches(reasons)
-    laws = laws_of(matches)
-    details = {
-        **form.details,
-        "reasons": reasons,
-        "traced": whole,
-        "analyses": analyses_of(matches),
-        "replaceable": graph.trace.replaceable(reasons, laws),
-    }
-    return replace(form, laws=laws, details=details)
+    return replace(form, laws=laws_of(matches), details={**form.details, "reasons": reasons, "traced": whole})
