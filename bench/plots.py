@@ -9,6 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from bench import sweep
+from bench.cases import CASES, EXTRAS
 from bench.cases.sweep import LENGTH, PROGRAMS, TYPES, count_at
 from bench.model import HELD_OUT
 from bench.results import latest, load
@@ -17,8 +18,10 @@ from eggtile.ratios import Interval, against_best, geometric
 
 
 def ratios_by_case() -> dict[str, Interval]:
-    """Recorded ratios with their intervals, least first."""
-    found = {name: against_best(rows, PEERS, "cold") for name, rows in latest(load()).items()}
+    """Recorded ratios of the suite and the programs beside it with their intervals, least first."""
+    named = {c.name for c in (*CASES, *EXTRAS)}
+    groups = {name: rows for name, rows in latest(load()).items() if name in named}
+    found = {name: against_best(rows, PEERS, "cold") for name, rows in groups.items()}
     intervals = {name: geometric([ratios]) for name, ratios in found.items() if ratios}
     return dict(sorted(intervals.items(), key=lambda item: item[1].value))
 

@@ -27,10 +27,15 @@ class Launcher(Protocol):
         """Launch the kernels in order."""
 
 
+_captured: set[Execution] = set()
+"""Programs with constants that a CUDA graph may replay after their makers dropped them."""
+
+
 class Execution:
     """A plan bound to a machine; a call takes the program's inputs and gives what the program returns.
 
-    Results and scratch buffers are new tensors at every call; inputs that the program writes change in place.
+    Results and scratch buffers are new tensors at every call; inputs that the program writes change in place. The
+    constants of a program that is captured in a CUDA graph are kept for good; inputs stay the caller's to keep.
     """
 
     def __init__(self, plan: Plan, launcher: Launcher, device: torch.device, poison: bool = False) -> None:
@@ -43,6 +48,8 @@ class Execution:
         if len(inputs) != len(plan.inputs):
             raise RequestError(f"the program takes {len(plan.inputs)} inputs, not {len(inputs)}")
         given = {b.name: t for b, t in zip(plan.inputs, inputs, strict=True)} | self.constants
+        if self.constants and self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            _captured.add(self)
         if plan.eager is not None:
             return plan.eager(list(given.values()))
         if plan.writes and (why := shared(given, plan.writes)):
