@@ -24,6 +24,11 @@ COMMAND = (sys.executable, "-W", "ignore", "-c", "from emmy.emmy import main; ma
 NAME = "emmy"
 
 
+def label(case: str) -> str:
+    """The name of a case's rows beside it."""
+    return f"{case} beside Emmy"
+
+
 def tuning(case: str, out: Path, lines: int, lock: Path) -> subprocess.Popen[bytes]:
     """Its tuner on one program, begun; it leaves CASE.json and CASE.log in `out`."""
     arguments = ["-c", PROGRAMS[case], "--bench", "--warmup", "10", "--iters", "100", "--bench-backends", "eager"]
@@ -57,12 +62,16 @@ def figures(out: Path) -> dict[str, float]:
 
 
 def beside(rows: Sequence[dict[str, Any]], times: Mapping[str, float]) -> list[dict[str, Any]]:
-    """The rows with its figure as one more contender."""
+    """The rows with its figure as one more contender, under the name of such rows."""
     out = []
     for row in rows:
         us = times.get(row["case"])
         if us is not None and "contenders" in row:
             hot = {"median_us": us, "samples_us": [us], "how": "emmy run --bench --tune"}
-            row = {**row, "contenders": {**row["contenders"], NAME: {"ok": True, "hot": hot}}}
+            row = {
+                **row,
+                "case": label(row["case"]),
+                "contenders": {**row["contenders"], NAME: {"ok": True, "hot": hot}},
+            }
         out.append(row)
     return out

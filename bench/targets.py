@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from bench import model, sweep
+from bench import emmy, model, sweep
 from bench.cases import CASES, EXTRAS, baseline
 from eggtile.measure import PEERS
 from eggtile.ratios import OURS, Interval, against_best, geometric, median_us, samples, worst
@@ -168,8 +168,9 @@ PLAIN_CHAINS = named("at.sdpa")
 ROWS = named(r"(rr|pw|tr|rope)\.")
 NORMS = named(r"rr\.(rmsnorm|layernorm)|norm\.")
 LONG_ROWS = tuple(name for name in ROWS if float(str(baseline()[name]["reference_us"])) > 100)
-EMMY = named("emmy")
-EMMY_ROWS = named(r"emmy\.(rmsnorm|layernorm|softmax)")
+ROWS_OF_EMMY = named(r"emmy\.(rmsnorm|layernorm|softmax)")
+EMMY = tuple(map(emmy.label, named("emmy")))
+EMMY_ROWS = tuple(map(emmy.label, ROWS_OF_EMMY))
 ROW_RATIOS = {"rr.softmax_28x2048x2048": 2.2, "rr.cross_entropy_4096x32000": 2.5, "rr.log_softmax_2048x32000": 1.6}
 ROW_TIMES = {
     "rr.logsumexp_16x128256": 4.0,
@@ -210,14 +211,14 @@ def _memory() -> Iterator[Target]:
     for name, us in ROW_TIMES.items():
         yield Target("memory", f"{name}, us", us, None, (name,), times, geometric, True)
     yield Target("memory", "share of copy bandwidth over 100 us, least", 0.93, 0.97, LONG_ROWS, bandwidths, worst)
-    emmy = ratios("emmy", mode="hot")
-    yield Target("memory", "Emmy 0.3.22 tuned, hot, least of the row programs", 1.0, None, EMMY_ROWS, emmy, worst)
+    hot = ratios(emmy.NAME, mode="hot")
+    yield Target("memory", "Emmy 0.3.22 tuned, hot, least of the row programs", 1.0, None, EMMY_ROWS, hot, worst)
     odd = sweep.ODD_NAMES
     yield Target(
         "memory", "GB/s at lengths 1000, 4095, 4097 over those at the next multiple of 64, least",
         0.8, None, odd, sweep.kept, least, parts=len(odd) // 2, processes=1,
     )  # fmt: skip
-    every = tuple(dict.fromkeys((*ROWS, *NORMS, *EMMY_ROWS)))
+    every = tuple(dict.fromkeys((*ROWS, *NORMS, *ROWS_OF_EMMY)))
     yield Target("memory", "kernels under the fall-back schedule", 0, None, every, fallbacks, most, True)
     held = tuple(map(model.label, model.HELD_OUT))
     yield Target(
@@ -242,9 +243,9 @@ def _ratios() -> Iterator[Target]:
     yield Target("attention", "best of cuDNN and flash; geomean", 1.15, 1.25, PLAIN_CHAINS, fused, geometric)
     yield Target("attention", "the same, least of any case", 0.97, None, PLAIN_CHAINS, fused, worst)
     yield Target(
-        "emmy", "Emmy 0.3.22 tuned, hot, least of any case", 1.0, None, EMMY, ratios("emmy", mode="hot"), worst
+        "emmy", "Emmy 0.3.22 tuned, hot, least of any case", 1.0, None, EMMY, ratios(emmy.NAME, mode="hot"), worst
     )
-    yield Target("emmy", "the same; geomean", 2.0, 4.0, EMMY, ratios("emmy", mode="hot"), geometric)
+    yield Target("emmy", "the same; geomean", 2.0, 4.0, EMMY, ratios(emmy.NAME, mode="hot"), geometric)
 
 
 TARGETS: tuple[Target, ...] = (*_ratios(), *_memory(), *_times())

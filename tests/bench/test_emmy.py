@@ -37,5 +37,6 @@ def test_its_one_figure_stands_beside_every_round_of_ours():
     ours = row("a")
     ours["contenders"] = {"eggtile": {"ok": True, "hot": {"samples_us": [1.0, 1.0, 4.0]}}}
     (found,) = emmy.beside([ours], {"a": 2.0})
+    assert found["case"] == "a beside Emmy"
     assert against_best([found], ["emmy"], "hot") == [2.0]
     assert emmy.beside([ours], {"b": 2.0}) == [ours]
