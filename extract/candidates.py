@@ -134,7 +134,7 @@ class Candidates:
         return self.source.fan.get(c, 1) > 1 or c in self.scope.roots
 
     def _siblings(self, found: Sequence[Candidate], live: frozenset[int]) -> list[Candidate]:
-        """Kernels with a contraction operand, or with a buffer and all axes, in common, laid side by side."""
+        """Kernels laid side by side that have a contraction operand in common, or a buffer and all axes or no folds."""
         buckets = self._buckets(found)
         wishes: tuple[Callable[[Candidate], tuple[float, float]], ...] = (
             lambda c: (float(c.outs <= live), -c.us),
@@ -168,13 +168,16 @@ class Candidates:
                 continue
             ((out, t),) = c.parts[0]
             axes = ",".join(self.source.store_axes(out))
-            for x in postorder(t):
+            folds = [x for x in postorder(t) if isinstance(x, T.Fold | T.Stream | T.Scan)]
+            for x in folds:
                 factors = product(x)
                 if isinstance(x, T.Fold) and factors is not None:
                     for operand in factors[:2]:
                         shared["operand", operand.digest][x.digest].append(c)
             for buffer in buffers_read(t):
                 shared["buffer", buffer, axes][f"{out:08d}"].append(c)
+                if not folds:
+                    shared["buffer", buffer][f"{out:08d}"].append(c)
         return [b for _, b in sorted(shared.items()) if 2 <= len(b) <= MOST_SIBLINGS]
 
 
