@@ -1,4 +1,4 @@
-"""Regions that are equal but for names: each is spelled without names, and one's kernels are carried over to another."""
+"""Regions and kernels that are equal but for names: each is spelled without them, and what one gives serves the others."""
 
 from __future__ import annotations
 
@@ -10,93 +10,135 @@ from extract.regions import Cut, below
 from extract.rewrite import Names
 from extract.source import Source, buffer_of, class_read
 from ir import term as T
-from ir.loop import Buffer
+from ir.loop import Buffer, KernelForm
+from ir.node import postorder
 from ir.term import Term
 
 Made = tuple[tuple[int, Term], ...]
 Kernel = tuple[Made, ...]
+Text = tuple[Hashable, ...]
+Head = tuple[Hashable, Sequence[Name], Sequence[Term]]
+"""What is stored: a label, its buffer and axes, and terms."""
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """A region without names: equal texts are equal regions, whose axes and buffers go with each other in order."""
+    """Stored terms without names: equal texts are equal terms, whose axes and buffers go with each other in order."""
 
-    text: tuple[Hashable, ...]
+    text: Text
     axes: tuple[str, ...]
     buffers: tuple[str, ...]
 
 
 class Speller:
-    """Spells the regions of one program. A shape is the number of all terms that differ by names alone."""
+    """Spells terms over given axes and buffers. A shape is the number of all terms that differ by names alone."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self, axes: Mapping[str, int], buffers: Iterable[Buffer], roles: bool) -> None:
         self._numbers: dict[Hashable, int] = {}
-        program = source.graph.program
-        self._names: dict[Name, int] = {("axis", a): self._number(("axis", n)) for a, n in program.axes.items()}
-        self._names |= {("buffer", b.name): self._stored(b) for b in program.buffers}
+        self._names: dict[Name, int] = {("axis", a): self._number(("axis", n)) for a, n in axes.items()}
+        for b in buffers:
+            self.add(b, b.role if roles else "")
 
-    def spelled(self, cut: Cut) -> Spelling:
-        """The region as written, from the classes that are given to its roots.
-
-        Whether a value is an input of the program or of the region alone makes no difference.
-        """
-        given = {self.source.terms[c]: c for c in cut.given}
-        order = below([self.source.terms[c] for c in sorted(cut.roots)], given)
-        loads = {t: self.source.load(given[t]) for t in order if t in given}
-        for c in (*cut.roots, *(given[t] for t in loads)):
-            self._names["buffer", buffer_of(c)] = self._stored(self.source.scratch(c))
-        nodes = {i: i for load in loads.values() for i in load.terms} | {t: loads.get(t, t) for t in order}
-        shape: dict[Term, int] = {}
-        kids: dict[Term, Sequence[Term]] = {}
-        for t, node in nodes.items():
-            kids[t] = sorted(node.terms, key=shape.__getitem__) if unordered(node) else node.terms
-            own = [self._names[n] for n in names_of(node)]
-            own = sorted(own) if isinstance(node, T.Fold) else own
-            shape[t] = self._number((type(node).__name__, payload(node), *own, *(shape[k] for k in kids[t])))
-        text, names = _text(self.source, cut.roots, nodes, kids, shape)
-        axes, buffers = (tuple(n for kind, n in names if kind == wanted) for wanted in ("axis", "buffer"))
-        return Spelling(text, axes, buffers)
+    def add(self, b: Buffer, role: str = "") -> None:
+        """Tell of another buffer."""
+        kind = "buffer", b.dtype, b.shape, b.strides, b.offset, b.alignment, role
+        self._names["buffer", b.name] = self._number(kind)
 
     def _number(self, what: Hashable) -> int:
         return self._numbers.setdefault(what, len(self._numbers))
 
-    def _stored(self, b: Buffer) -> int:
-        return self._number(("buffer", b.dtype, b.shape, b.strides, b.offset, b.alignment))
+    def spelled(self, heads: Iterable[Head], nodes: Mapping[Term, Term]) -> Spelling:
+        """The terms of the heads; `nodes` has all terms below them, children first, each with what stands in its place."""
+        shape: dict[Term, int] = {}
+        kids: dict[Term, Sequence[Term]] = {}
+        for t, node in nodes.items():
+            kids[t] = sorted(node.terms, key=shape.__getitem__) if unordered(node) else node.terms
+            own = [self._kind(n) for n in names_of(node)]
+            own = sorted(own) if _is_set(node) else own
+            shape[t] = self._number((type(node).__name__, payload(node), *own, *(shape[k] for k in kids[t])))
+        ordered = sorted(heads, key=lambda h: [shape[t] for t in h[2]])
+        text, names = self._walked(ordered, nodes, kids, shape)
+        axes, buffers = (tuple(n for kind, n in names if kind == wanted) for wanted in ("axis", "buffer"))
+        return Spelling(text, axes, buffers)
+
+    def _walked(
+        self,
+        heads: Iterable[Head],
+        nodes: Mapping[Term, Term],
+        kids: Mapping[Term, Sequence[Term]],
+        shape: Mapping[Term, int],
+    ) -> tuple[Text, list[Name]]:
+        """A walk that shapes direct, each term once, with names numbered by first use; and the names in order."""
+        numbers: dict[Name, int] = {}
+        text: list[Hashable] = []
+        seen: dict[Term, int] = {}
+
+        def numbered(names: Iterable[Name]) -> list[int]:
+            return [numbers.setdefault(n, len(numbers)) for n in names]
+
+        for label, names, terms in heads:
+            text.append((label, *numbered(names)))
+            stack: list[tuple[Term, bool]] = [(t, False) for t in reversed(terms)]
+            while stack:
+                t, done = stack.pop()
+                node = nodes[t]
+                if done:
+                    text.append(tuple(sorted(numbered(sorted(names_of(node), key=self._kind)))))
+                elif t in seen:
+                    text.append(seen[t])
+                else:
+                    seen[t] = len(seen)
+                    if _is_set(node):  # numbered by the uses in the body
+                        stack.append((t, True))
+                    text.append((shape[t], *numbered(() if _is_set(node) else names_of(node))))
+                    stack.extend((k, False) for k in reversed(kids[t]))
+        return tuple(text), list(numbers)
+
+    def _kind(self, name: Name) -> int:
+        return self._names.get(name, -1)
+
+    def region(self, source: Source, cut: Cut) -> Spelling:
+        """A region as written, from the classes that are given to its roots.
+
+        Whether a value is an input of the program or of the region alone makes no difference.
+        """
+        roots = [source.terms[c] for c in sorted(cut.roots)]
+        given = {source.terms[c]: c for c in cut.given}
+        order = below(roots, given)
+        loads = {t: source.load(given[t]) for t in order if t in given}
+        for c in (*cut.roots, *(given[t] for t in loads)):
+            self.add(source.scratch(c))
+        heads: list[Head] = []
+        for c, t in zip(sorted(cut.roots), roots, strict=True):
+            heads.append(("", [("buffer", buffer_of(c)), *(("axis", a) for a in source.axes(c))], [t]))
+        indices = {i: i for load in loads.values() for i in load.terms}
+        return self.spelled(heads, indices | {t: loads.get(t, t) for t in order})
+
+    def kernel(self, kernel: KernelForm) -> Spelling:
+        """A kernel over the axes and buffers."""
+        return self._stores(_heads(0, kernel))
+
+    def kernels(self, kernels: Iterable[KernelForm]) -> Spelling:
+        """Kernels that share buffers, in whatever order they come."""
+        ordered = sorted(kernels, key=lambda k: repr(self.kernel(k).text))
+        return self._stores([h for n, k in enumerate(ordered) for h in _heads(n, k)])
+
+    def _stores(self, heads: Sequence[Head]) -> Spelling:
+        return self.spelled(heads, {t: t for t in postorder(*(t for h in heads for t in h[2]))})
 
 
-def _text(
-    source: Source,
-    roots: Iterable[int],
-    nodes: Mapping[Term, Term],
-    kids: Mapping[Term, Sequence[Term]],
-    shape: Mapping[Term, int],
-) -> tuple[tuple[Hashable, ...], list[Name]]:
-    """A walk that shapes direct, each term once, with names numbered by first use; and the names in order."""
-    numbers: dict[Name, int] = {}
-    text: list[Hashable] = []
-    seen: dict[Term, int] = {}
+def _heads(number: int, kernel: KernelForm) -> list[Head]:
+    out: list[Head] = []
+    for k, p in enumerate(kernel.parts):
+        for s in p.stores:
+            names: list[Name] = [("buffer", s.buffer), *(("axis", a) for a in p.axes)]
+            out.append(((number, k, s.monoid), names, [*s.index, s.value]))
+    return out
 
-    def numbered(names: Iterable[Name]) -> list[int]:
-        return [numbers.setdefault(n, len(numbers)) for n in names]
 
-    for c in sorted(roots, key=lambda c: (shape[source.terms[c]], c)):
-        text.append(tuple(numbered([("buffer", buffer_of(c)), *(("axis", a) for a in source.axes(c))])))
-        stack: list[tuple[Term, bool]] = [(source.terms[c], False)]
-        while stack:
-            t, done = stack.pop()
-            node = nodes[t]
-            if done:
-                text.append(tuple(sorted(numbered(names_of(node)))))
-            elif t in seen:
-                text.append(seen[t])
-            else:
-                seen[t] = len(seen)
-                if isinstance(node, T.Fold):  # its axes are a set: numbered by their uses in the body
-                    stack.append((t, True))
-                text.append((shape[t], *numbered(() if isinstance(node, T.Fold) else names_of(node))))
-                stack.extend((k, False) for k in reversed(kids[t]))
-    return tuple(text), list(numbers)
+def _is_set(t: Term) -> bool:
+    """Whether the names in the node have no order."""
+    return isinstance(t, T.Fold | T.State)
 
 
 class Copy:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import networkx as nx
 
 from extract.candidates import Made
-from extract.facts import buffers_read, swept
+from extract.facts import buffers_read, streams, swept
 from extract.rewrite import Names, rebuilt
 from extract.source import ExtractError, Source, buffer_of, class_read
 from extract.streams import merged
@@ -215,14 +215,13 @@ def _axes_of(kernel: KernelForm) -> set[str]:
 
 def _renamed(parts: Sequence[Part], buffers: Mapping[str, str]) -> tuple[Part, ...]:
     """Scratch buffers by their names in the form, states numbered within the kernel."""
-    values = [s.value for p in parts for s in p.stores]
+    stores = [s for p in parts for s in p.stores]
+    values = [s.value for s in stores if streams(s.value)]
     states = dict.fromkeys(t.name for t in postorder(*values) if isinstance(t, T.Carry))
     names = Names(buffers=buffers, states={s: f"s{k}" for k, s in enumerate(states)})
+    terms = iter(names.terms([t for s in stores for t in (s.value, *s.index)]))
     out = []
     for p in parts:
-        stores = []
-        for s in p.stores:
-            value, *index = names.terms([s.value, *s.index])
-            stores.append(Store(buffers.get(s.buffer, s.buffer), tuple(index), value, s.monoid))
-        out.append(Part(p.axes, tuple(stores)))
+        new = [(s, next(terms), tuple(next(terms) for _ in s.index)) for s in p.stores]
+        out.append(Part(p.axes, tuple(Store(buffers.get(s.buffer, s.buffer), i, v, s.monoid) for s, v, i in new)))
     return tuple(out)

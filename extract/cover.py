@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -15,6 +16,7 @@ from extract.candidates import Candidate
 from extract.source import ExtractError
 
 TIE = 1e-6  # ties go to the earlier candidate
+SHORTEST_S = 0.1  # the solver gets this much even where no time is left
 Row = tuple[dict[int, float], float, float]
 
 
@@ -25,6 +27,14 @@ class Cover:
     picks: tuple[int, ...]
     us: float
     gap: float
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What the solver found: the candidates, none where it found no cover, and a bound on what any cover costs."""
+
+    on: Sequence[int]
+    bound: float
 
 
 class CoverProblem:
@@ -57,20 +67,36 @@ class CoverProblem:
                 self.rows.append((row, 0.0, np.inf))
 
     def covers(self, deadline: float) -> Iterator[Cover]:
-        """Covers from the cheapest on, until none is left or the time is up; the first is always given."""
-        first = True
-        while first or time.thread_time() < deadline:
+        """Covers from the cheapest on, until none is left or the time is up; the first is always given.
+
+        Where the solver runs out of time, the first is the better of what it has and the greedy one.
+        """
+        greedy = self.greedy()
+        solved = self._solve(deadline, most=math.inf if greedy is None else greedy.us)
+        first = self._cover(solved, greedy)
+        if first is None:
+            raise ExtractError(
+                f"no acyclic set of {len(self.candidates)} candidates makes the {len(self.roots)} results"
+            )
+        yield first
+        while solved.on and time.thread_time() < deadline:
+            self._forbid(solved.on)
             solved = self._solve(deadline)
-            if solved is None:
-                if first:
-                    yield self.greedy()
-                return
-            on, gap = solved
-            self._forbid(on)
-            order = self._order(on)
-            if order is not None:
-                yield Cover(order, sum(self.candidates[i].us for i in on), gap)
-                first = False
+            cover = self._cover(solved, None)
+            if cover is not None:
+                yield cover
+
+    def _cover(self, solved: Solved, other: Cover | None) -> Cover | None:
+        """The better of two covers, with its distance to the bound; None where there is none."""
+        on = self._used(solved.on)
+        order = self._order(on) if on else None
+        found = [] if order is None else [(sum(self.candidates[i].us for i in on), order)]
+        found += [] if other is None else [(other.us, other.picks)]
+        if not found:
+            return None
+        us, picks = min(found)
+        gap = 1 - solved.bound / us if us else 0.0
+        return Cover(picks, us, gap if gap > TIE else 0.0)
 
     def through(self, deadline: float) -> Iterator[Cover]:
         """The cheapest cover, then for every candidate the cheapest cover that uses it, makers of roots first."""
@@ -84,10 +110,9 @@ class CoverProblem:
             self.rows.append(({i: 1.0}, 1.0, 1.0))
             solved = self._solve(deadline)
             self.rows.pop()
-            on = self._used(solved[0]) if solved is not None else []
-            order = self._order(on)
-            if order is not None and i in on and solved is not None:
-                yield Cover(order, sum(self.candidates[i].us for i in on), first.gap)
+            cover = self._cover(solved, None)
+            if cover is not None and i in cover.picks:
+                yield replace(cover, gap=first.gap)
 
     def _used(self, on: Sequence[int]) -> list[int]:
         """The candidates that the roots need."""
@@ -101,24 +126,30 @@ class CoverProblem:
                 stack += self.candidates[i].inputs
         return sorted(used)
 
-    def _solve(self, deadline: float) -> tuple[list[int], float] | None:
+    def _solve(self, deadline: float, most: float = math.inf) -> Solved:
+        """The cheapest choice that the rows allow, or the best until the deadline; one is known that costs `most`."""
         n = len(self.candidates)
-        values = [v for terms, _, _ in self.rows for v in terms.values()]
-        columns = [i for terms, _, _ in self.rows for i in terms]
-        starts = np.cumsum([0, *(len(terms) for terms, _, _ in self.rows)])
-        matrix = csr_array((values, columns, starts), shape=(len(self.rows), n))
-        low, high = [r[1] for r in self.rows], [r[2] for r in self.rows]
-        cost = np.array([c.us for c in self.candidates]) + TIE * np.arange(n) / n
+        us = np.array([c.us for c in self.candidates])
+        rows = self.rows if math.isinf(most) else [*self.rows, (dict(enumerate(us)), 0.0, most * (1 + TIE))]
+        values = [v for terms, _, _ in rows for v in terms.values()]
+        columns = [i for terms, _, _ in rows for i in terms]
+        starts = np.cumsum([0, *(len(terms) for terms, _, _ in rows)])
+        matrix = csr_array((values, columns, starts), shape=(len(rows), n))
+        low, high = [r[1] for r in rows], [r[2] for r in rows]
         result = milp(
-            cost,
+            us + TIE * np.arange(n) / n,
             constraints=LinearConstraint(matrix, low, high),
             integrality=np.ones(n),
             bounds=Bounds(0, 1),
-            options={"time_limit": max(0.05, deadline - time.thread_time()), "mip_rel_gap": 0, "presolve": False},
+            options={
+                "time_limit": max(SHORTEST_S, deadline - time.thread_time()),
+                "mip_rel_gap": 0,
+                "presolve": False,
+            },
         )
-        if result.x is None:
-            return None
-        return [i for i in range(n) if result.x[i] > 0.5], float(result.mip_gap)
+        bound = result.mip_dual_bound
+        on = [] if result.x is None else [i for i in range(n) if result.x[i] > 0.5]
+        return Solved(on, 0.0 if bound is None or not math.isfinite(bound) else max(0.0, float(bound) - TIE))
 
     def _forbid(self, on: Sequence[int]) -> None:
         self.rows.append((dict.fromkeys(on, 1.0), -np.inf, len(on) - 1.0))
@@ -135,8 +166,10 @@ class CoverProblem:
             todo.remove(ready)
         return tuple(out)
 
-    def greedy(self) -> Cover:
-        """A cover by the cheapest way to each class on its own; its gap is against the dearest single root."""
+    def greedy(self) -> Cover | None:
+        """A cover by the cheapest way to each class on its own, of unknown distance to the best; None where they wait
+        on each other.
+        """
         best: dict[int, tuple[float, int]] = {}
         changed = True
         while changed:
@@ -154,11 +187,8 @@ class CoverProblem:
         stack = list(self.roots)
         while stack:
             x = stack.pop()
-            if x in best and x not in self.given and best[x][1] not in on:
+            if x not in self.given and best[x][1] not in on:
                 on.add(best[x][1])
                 stack += self.candidates[best[x][1]].inputs
         order = self._order(sorted(on))
-        if order is None:
-            raise ExtractError(f"the {len(on)} cheapest candidates of the classes wait on each other")
-        us = sum(self.candidates[i].us for i in on)
-        return Cover(order, us, 1.0)
+        return None if order is None else Cover(order, sum(self.candidates[i].us for i in on), 1.0)

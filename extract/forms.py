@@ -6,20 +6,19 @@ import heapq
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from egraph.graph import EGraph
 from egraph.saturate import saturate
 from egraph.trace import Explained
-from extract.alike import Copy, Speller, Spelling
+from extract.alike import Copy, Speller, Spelling, Text
 from extract.assembly import Assembly, Kernel
 from extract.candidates import Candidate, Candidates
-from extract.cost import Cost, kernel_cost, sweeps
+from extract.cost import Cost, kernel_cost
 from extract.cover import CoverProblem
 from extract.fragments import Breadth, Fragments
 from extract.items import Scope
-from extract.key import form_key
 from extract.lineage import Reasons, named
 from extract.regions import cuts
 from extract.rounding import without_rounds
@@ -27,7 +26,6 @@ from extract.source import Source
 from ir.loop import Form, KernelForm, LoopProgram
 from ir.machine import Machine
 
-Text = tuple[Hashable, ...]
 Price = Callable[[KernelForm, Form], float | None]
 MOST_PER_CLASS = 24  # fragments of a class when many forms are asked for
 TRIES = 3  # covers solved for each form asked for, since some differ by trivial moves
@@ -65,20 +63,20 @@ class Region:
         problem = CoverProblem(self.found, self.scope.roots, self.scope.given)
         out: dict[object, Choice] = {}
         kinds: Counter[object] = Counter()
-        keys: set[str] = set()
+        texts: set[Text] = set()
         turn: dict[object, int] = {}
+        pricing = self.fragments.pricing
+        speller = Speller(pricing.extents, pricing.buffers.values(), roles=True)
         for cover in itertools.islice(problem.through(self.deadline), 1 if k == 1 else TRIES * k):
             picks = [self.found[i] for i in cover.picks]
             signature = tuple(sorted((tuple(sorted(c.outs)), c.cost.shape) for c in picks))
             if signature in out:
                 continue
             kernels = tuple(c.parts for c in picks)
-            if k > 1:
-                source = self.scope.source
-                key = form_key(Assembly(source, source.substitute.extents, kernels).form(""))
-                if key in keys:
-                    continue
-                keys.add(key)
+            text = speller.kernels(map(self.candidates.kernel, picks)).text if k > 1 else ()
+            if text in texts:
+                continue
+            texts.add(text)
             out[signature] = Choice(kernels, cover.us, cover.gap, signature, self._reasons(kernels))
             loops: Counter[str] = Counter()
             for c in picks:
@@ -132,9 +130,9 @@ def forms(
     source = Source(graph)
     places: list[Spelling] = []
     solved: dict[Text, tuple[Spelling, list[Choice]]] = {}
-    speller = Speller(source)
+    speller = Speller(graph.program.axes, graph.program.buffers, roles=False)
     for cut in cuts(source):
-        spelling = speller.spelled(cut)
+        spelling = speller.region(source, cut)
         if spelling.text not in solved:
             half = (time.thread_time() + deadline) / 2  # the last region may use what the first ones leave
             region = Region(Scope(source, cut.roots, cut.given), machine, _breadth(k), price, half)
@@ -186,17 +184,31 @@ def _best(prices: Mapping[Text, Sequence[float]], k: int) -> Iterator[dict[Text,
 def _costed(form: Form, machine: Machine, price: Price | None, signature: tuple[object, ...], gap: float) -> Form:
     """The form with the cost of its kernels, measured where it is known, and what stands behind it."""
     total = 0.0
-    costs: dict[str, Cost] = {}
+    costs = _costs(form, machine)
     loops: dict[str, int] = {}
     for kernel in form.kernels:
-        cost = kernel_cost(kernel, form, machine)
+        cost = costs[kernel.name]
         measured = price(kernel, form) if price is not None else None
         total += cost.us if measured is None else measured
-        costs[kernel.name] = cost
-        for axis, n in sweeps(kernel).items():
+        for axis, n in cost.sweeps.items():
             loops[axis] = loops.get(axis, 0) + n
     details = {**form.details, "signature": signature, "gap": gap, "sweeps": loops, "kernels": costs}
     return replace(form, cost_us=total, details=details)
+
+
+def _costs(form: Form, machine: Machine) -> dict[str, Cost]:
+    """The modelled cost of each kernel by name; kernels that are equal but for names are priced once."""
+    speller = Speller(form.axes, form.buffers, roles=True)
+    known: dict[Text, tuple[Spelling, Cost]] = {}
+    costs: dict[str, Cost] = {}
+    for kernel in form.kernels:
+        spelling = speller.kernel(kernel)
+        if spelling.text not in known:
+            known[spelling.text] = spelling, kernel_cost(kernel, form, machine)
+        first, cost = known[spelling.text]
+        axis = dict(zip(first.axes, spelling.axes, strict=True))
+        costs[kernel.name] = replace(cost, sweeps={axis[a]: n for a, n in cost.sweeps.items()})
+    return costs
 
 
 def default_form(program: LoopProgram, machine: Machine) -> Form:

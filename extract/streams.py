@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from extract.facts import levels
+from extract.facts import levels, streams
 from extract.rewrite import with_children
 from ir import term as T
 from ir.loop import Part, Store
@@ -21,9 +21,9 @@ def merged(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 
 def _merged_part(part: Part) -> Part:
-    streams = [t for t in postorder(*(s.value for s in part.stores)) if isinstance(t, T.Stream)]
+    inside = [s.value for s in part.stores if streams(s.value)]
     loops: dict[tuple[str, int], list[T.Stream]] = defaultdict(list)
-    for t in streams:
+    for t in (t for t in postorder(*inside) if isinstance(t, T.Stream)):
         loops[t.axis, levels(t)[t.axis]].append(t)
     for group in loops.values():
         for united in _united(group):
