@@ -106,11 +106,17 @@ def factor_leaves_sum() -> list[Rule]:
 @relational("contraction", "finite", "hoist")
 def positive_factor_leaves_maximum() -> list[Rule]:
     """A positive factor that does not depend on the folded axes leaves the maximum, since products are monotone in it."""
+    outer = f"(positive c) {disjoint('c', 's').facts} {meets('r', 's').facts}"
     return [
         (
             '(= e (Fold s "max" b)) (psplit b s c r) (!= c (Identity "mul")) (!= c b) (positive c)',
             '(union e (Binary "mul" c (Fold s "max" r)))',
-        )
+        ),
+        (f'(= e (Fold s "max" (Binary "mul" c r))) {outer}', '(union e (Binary "mul" c (Fold s "max" r)))'),
+        (
+            f'(= e (Fold s "max" (Unary "neg" (Binary "mul" c r)))) {outer}',
+            '(union e (Binary "mul" c (Fold s "max" (Unary "neg" r))))',
+        ),
     ]
 
 

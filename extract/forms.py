@@ -14,10 +14,11 @@ from egraph.saturate import saturate
 from egraph.trace import Explained
 from extract.alike import Copy, Speller, Spelling, Text
 from extract.assembly import Assembly, Kernel
+from extract.bounds import Bounds
 from extract.candidates import Candidate, Candidates
 from extract.cost import Cost, kernel_cost
-from extract.cover import CoverProblem
-from extract.fragments import Breadth, Fragments
+from extract.cover import Cover, CoverProblem
+from extract.fragments import Breadth, Fragments, exponents
 from extract.items import Scope
 from extract.lineage import Reasons, named
 from extract.regions import cuts
@@ -60,15 +61,13 @@ class Region:
 
         Among more than `k` the cheapest of every number of kernels and of loops over each axis go first.
         """
-        problem = CoverProblem(self.found, self.scope.roots, self.scope.given)
         out: dict[object, Choice] = {}
         kinds: Counter[object] = Counter()
         texts: set[Text] = set()
         turn: dict[object, int] = {}
         pricing = self.fragments.pricing
         speller = Speller(pricing.extents, pricing.buffers.values(), roles=True)
-        for cover in itertools.islice(problem.through(self.deadline), 1 if k == 1 else TRIES * k):
-            picks = [self.found[i] for i in cover.picks]
+        for cover, picks in itertools.islice(self._covers(), 1 if k == 1 else TRIES * k):
             signature = tuple(sorted((tuple(sorted(c.outs)), c.cost.shape) for c in picks))
             if signature in out:
                 continue
@@ -86,6 +85,37 @@ class Region:
             kinds[kind] += 1
         first = sorted(out, key=lambda s: (turn[s], out[s].us))[:k]
         return sorted((out[s] for s in first), key=lambda c: c.us)
+
+    def _covers(self) -> Iterator[tuple[Cover, list[Candidate]]]:
+        """Covers and their kernels, the cheapest first; where there are some, those alone whose exponents stay in range."""
+        found = self.found
+        while True:
+            covers = CoverProblem(found, self.scope.roots, self.scope.given).through(self.deadline)
+            first = next(covers)
+            picks = [found[i] for i in first.picks]
+            rest = [c for c in found if c not in picks or self._in_range(c, picks)]
+            if len(rest) == len(found) or not self._coverable(rest):
+                break
+            found = rest
+        yield first, picks
+        for cover in covers:
+            picks = [found[i] for i in cover.picks]
+            if all(self._in_range(c, picks) for c in picks):
+                yield cover, picks
+
+    def _in_range(self, c: Candidate, picks: Sequence[Candidate]) -> bool:
+        """Whether exponents which the graph trusts are as small as it says in the terms of the kernel, among these."""
+        terms = [t for p in c.parts for _, t in p]
+        trusted = exponents(*terms) & self.fragments.trusted
+        made = {o: t for pick in picks for p in pick.parts for o, t in p}
+        return not trusted or Bounds(made).hold(terms, trusted)
+
+    def _coverable(self, found: Sequence[Candidate]) -> bool:
+        have, size = set(self.scope.given), -1
+        while len(have) > size:
+            size = len(have)
+            have.update(*(c.outs for c in found if c.inputs <= have))
+        return have.issuperset(self.scope.roots)
 
     def _reasons(self, kernels: Sequence[Kernel]) -> Reasons:
         """Why the kernels' values are those of the roots as written; nothing where the graph has no history."""

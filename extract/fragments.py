@@ -47,6 +47,11 @@ class Breadth:
     diverse: bool = False
 
 
+def exponents(*terms: Term) -> set[Term]:
+    """The arguments of the exponentials in the terms."""
+    return {t.x for t in postorder(*terms) if isinstance(t, T.Unary) and t.op in EXPONENTIALS}
+
+
 LATE = Breadth(per_class=1, per_cut=1, product=4)  # when the time is up
 Choice = Mapping[int, Term]
 NO_CHOICE: Choice = {}
@@ -61,6 +66,7 @@ class Fragments:
         buffers = {b.name: b for b in self.graph.program.buffers}
         buffers |= {buffer_of(c): scope.source.scratch(c) for c in sorted(scope.items)}
         self.risky: set[Term] = set()
+        self.trusted: set[Term] = set()
         self.pricing = Pricing(self.substitute.extents, buffers, machine, lambda t: t not in self.risky)
         self.choice: dict[Term, Choice] = {}
         self.class_of: dict[Term, int] = {}
@@ -171,13 +177,18 @@ class Fragments:
         t = node_term(n, kids)
         if n.op == "Unary" and n.payload[0] in EXPONENTIALS:
             as_written = (c, str(n.payload[0]), n.children) in self.source.written
-            if n.children[0] not in self.graph.safe and not as_written:
+            if n.children[0] in self.graph.safe:
+                self.trusted.add(kids[0])
+            elif not as_written:
                 self.risky.add(kids[0])
         return t
 
     def _keep_risks(self, before: Term, after: Term) -> None:
-        if any(t in self.risky for t in postorder(before)):
-            self.risky.update(t.x for t in postorder(after) if isinstance(t, T.Unary) and t.op in EXPONENTIALS)
+        old, new = exponents(before), exponents(after)
+        if not old.isdisjoint(self.risky):
+            self.risky.update(new)
+        elif old and old <= self.trusted:
+            self.trusted.update(new)
 
     def _agreed(self, kids: Sequence[Term]) -> Choice | None:
         """The forms that the operands chose for classes, or None where two of them differ."""
