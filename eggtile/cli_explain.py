@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
-import rich
 import typer
-from rich.table import Table
 
 from eggtile.cli_options import Code, Inputs, Json, Numerics, Program, Target, emit_json, options_of, started
 from eggtile.differ import differences
 from eggtile.explore import form_signature, report
-from eggtile.graph_dump import TEXTS, to_object
-from eggtile.pipeline import LISTED, Compiled, Options, Region, RequestError, choose_forms
+from eggtile.explorer import page
+from eggtile.graph_dump import FORMATS, written
+from eggtile.pipeline import LISTED, Compiled, Region, RequestError, choose_forms, restarted
 from eggtile.query import answers
+from eggtile.tables import show
 from eggtile.why import chain
 from egraph.laws import LAWS
 
@@ -35,40 +36,75 @@ def explore(
     target: Target = "sm_90a",
     why: Annotated[
         tuple[str, str] | None,
-        typer.Option(help="Show the steps from form A to form B; a form is its number, or default."),
+        typer.Option(help="Show the steps from form A to form B; a form is its number, or default.", metavar="A B"),
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option(help="Show the best form without this law beside the best with it.")
+        list[str] | None,
+        typer.Option(
+            help="Show what the best form costs without this law; of several, without each and without all."
+        ),
     ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write all of it as one page to this file.")] = None,
     json_: Json = False,
 ) -> None:
     """List the distinct equivalent forms of a program with their costs, sweeps, laws and errors."""
+    asked = [name for name, given in (("--why", why), ("--without", without), ("--html", html)) if given]
+    if len(asked) > 1:
+        raise RequestError(f"{' and '.join(asked)} are asked for; give one of them")
     check_laws(without or [])
-    compiled = started(program, code, inputs, options_of(numerics, target, k=k, explain=True))[1]
-    choose_forms(compiled)
+    options = options_of(numerics, target, k=k, explain=True)
+    compiled = choose_forms(started(program, code, inputs, options)[1])
     if without:
-        other = choose_forms(restarted(compiled, tuple(without)))
-        rows = [ablated(a, b, without) for a, b in zip(compiled.regions, other.regions, strict=True)]
-        return emit_json({"regions": rows}) if json_ else print_ablated(rows, without)
+        rows = ablated(compiled, without)
+        return emit_json({"regions": rows}) if json_ else print_ablated(rows)
     if why is not None:
         chains = [chain(region, *why) for region in compiled.regions]
         return emit_json({"regions": chains}) if json_ else print_chains(chains)
     found = report(compiled)
+    if html is not None:
+        html.write_text(page(compiled, found))
     if json_:
         return emit_json(found)
     for part in found.get("regions", [found]):
-        rich.print(forms_table(part))
-        print_laws(part)
+        print_forms(part)
     return None
 
 
-def print_laws(part: dict[str, Any]) -> None:
-    """The laws behind forms, each list once."""
+def print_forms(part: dict[str, Any]) -> None:
+    """The forms of a region as a table, then what each stores and sweeps and the laws behind it, each list once."""
+    graph = part["egraph"]
+    title = f"{graph['classes']} classes, {graph['nodes']} nodes, {graph['stop']}"
+    rows = [form_cells(f) for f in part["forms"]]
+    header = [name for name in rows[0] if any(row[name] for row in rows)]
+    show(title, header, [[row[name] for name in header] for row in rows])
+    for f in part["forms"]:
+        typer.echo(f"{f['id']}: " + "; ".join(f["signature"]))
     forms: dict[tuple[str, ...], list[str]] = {}
     for f in part["forms"]:
-        forms.setdefault(tuple(f["laws"]), []).append("default" if f["default"] else str(f["id"]))
+        forms.setdefault(tuple(f["laws"]), []).append(str(f["id"]))
     for laws, ids in forms.items():
         typer.echo(f"laws of {', '.join(ids)}: {', '.join(laws) or 'none'}")
+
+
+def form_cells(f: dict[str, Any]) -> dict[str, str]:
+    """A row of the table of forms."""
+    swept: Counter[str] = Counter()
+    for kernel in f["kernels"]:
+        swept.update(kernel["sweeps"])
+    marks = [name for name in ("chosen", "default") if f[name]]
+    return {
+        "form": " ".join([str(f["id"]), *marks]),
+        "cost us": f"{f['cost_us']:.2f}",
+        "measured us": "" if f["measured_us"] is None else f"{f['measured_us']:.2f}",
+        "kernels": str(len(f["kernels"])),
+        "sweeps": " ".join(f"{a}:{n}" for a, n in sorted(swept.items())),
+        "states": str(sum(kernel["states"] for kernel in f["kernels"])),
+        "flops": f"{f['flops']:.3g}",
+        "bytes": f"{f['bytes']:.3g}",
+        "laws": str(len(f["laws"])),
+        "class": f["class"],
+        "max rel err": "" if f["max_rel_err"] is None else f"{f['max_rel_err']:.1e}",
+    }
 
 
 def check_laws(names: list[str]) -> None:
@@ -78,29 +114,39 @@ def check_laws(names: list[str]) -> None:
             raise RequestError(f"no law is named {name}; see eggtile laws")
 
 
-def restarted(compiled: Compiled, without: tuple[str, ...]) -> Compiled:
-    """The same program before its forms are chosen, with laws left out."""
-    given = vars(compiled.options) | {"without": without, "k": 1}
-    return Compiled(compiled.captured, compiled.arity, compiled.lowered, Options(**given), compiled.clock)
-
-
-def ablated(with_: Region, without: Region, names: list[str]) -> dict[str, Any]:
-    """The best form with all laws and the best without some."""
-    rows = [
-        {"cost_us": f.cost_us, "signature": form_signature(f), "laws": list(f.laws)}
-        for f in (with_.forms[0], without.forms[0])
+def ablated(compiled: Compiled, names: list[str]) -> list[dict[str, Any]]:
+    """For every region the best form with all laws, without each of some, and without all of those."""
+    sets = [[name] for name in names] + ([names] if len(names) > 1 else [])
+    others = [choose_forms(restarted(compiled, without=tuple(s), k=1, explain=True)) for s in sets]
+    return [
+        {
+            "best": best_row(region),
+            "without": [{"without": s, **best_row(o.regions[n])} for s, o in zip(sets, others, strict=True)],
+        }
+        for n, region in enumerate(compiled.regions)
     ]
-    return {"without": names, "best": rows[0], "best_without": rows[1]}
 
 
-def print_ablated(rows: list[dict[str, Any]], names: list[str]) -> None:
-    """A table of two rows for each region."""
+def best_row(region: Region) -> dict[str, Any]:
+    """What is chosen in a region, which is what costs the least."""
+    f = region.chosen
+    return {"cost_us": f.cost_us, "signature": form_signature(f), "laws": list(f.laws)}
+
+
+def print_ablated(rows: list[dict[str, Any]]) -> None:
+    """A table for each region."""
+    header = ["laws left out", "cost us", "kernels", "laws used"]
     for row in rows:
-        table = Table("laws", "cost us", "kernels: loops, contractions, states", "laws used")
-        for label, key in (("all", "best"), (f"without {', '.join(names)}", "best_without")):
-            best = row[key]
-            table.add_row(label, f"{best['cost_us']:.2f}", "\n".join(best["signature"]), " ".join(best["laws"]))
-        rich.print(table)
+        cells = [
+            [
+                ", ".join(best.get("without", [])) or "none",
+                f"{best['cost_us']:.2f}",
+                "\n".join(best["signature"]),
+                "\n".join(best["laws"]) or "none",
+            ]
+            for best in (row["best"], *row["without"])
+        ]
+        show("the best form", header, cells)
 
 
 def print_chains(chains: list[dict[str, Any]]) -> None:
@@ -115,7 +161,7 @@ def print_chains(chains: list[dict[str, Any]]) -> None:
         for line in c["where"]:
             typer.echo(f"     {line}")
         for n, s in enumerate(c["steps"], 1):
-            error = "" if s["error"] is None else f", by numbers to {s['error']:.0e}"
+            error = "" if s["error"] is None else f", by numbers to {s['error']:.0e}".replace("0e+00", "0")
             typer.echo(f"{n:3}. {'undo ' if s['undo'] else ''}{s['law']} ({s['class']}{error})")
             typer.echo(f"       {s['before']}\n    =  {s['after']}")
             for fact in s["given"]:
@@ -129,25 +175,6 @@ def print_chains(chains: list[dict[str, Any]]) -> None:
             )
 
 
-def forms_table(part: dict[str, Any]) -> Table:
-    """The forms of one region as a table."""
-    graph = part["egraph"]
-    table = Table(title=f"{graph['classes']} classes, {graph['nodes']} nodes")
-    for name in ("form", "cost us", "kernels", "sweeps", "flops", "bytes", "class", "error"):
-        table.add_column(name, overflow="fold")
-    for f in part["forms"]:
-        swept: dict[str, int] = {}
-        for kernel in f["kernels"]:
-            for axis, count in kernel["sweeps"].items():
-                swept[axis] = swept.get(axis, 0) + count
-        mark = "*" if f["chosen"] else "default" if f["default"] else ""
-        error = "" if f["max_rel_err"] is None else f"{f['max_rel_err']:.1e}"
-        sweeps = " ".join(f"{a}:{n}" for a, n in sorted(swept.items()))
-        row = (f["cost_us"], len(f["kernels"]), sweeps, f["flops"], f["bytes"], f["class"], error)
-        table.add_row(f"{f['id']} {mark}", f"{row[0]:.2f}", *map(str, row[1:]))
-    return table
-
-
 # ---- dumps
 
 
@@ -156,31 +183,34 @@ def dump(
     program: Program = None,
     code: Code = None,
     inputs: Inputs = None,
-    format_: Annotated[str, typer.Option("--format", help="json, text, egg, dot, svg or html.")] = "json",
-    output: Annotated[
-        Path | None, typer.Option("-o", help="The file to write (standard output if absent).")
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="json, text, html, egg, dot or svg.", show_default="as FILE is named, or else json"
+        ),
     ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many distinct forms a JSON dump holds.")] = LISTED,
+    output: Annotated[
+        Path | None, typer.Option("-o", metavar="FILE", help="The file to write (standard output if absent).")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many distinct forms json and html hold.")] = LISTED,
+    region: Annotated[
+        int | None, typer.Option(min=0, help="Which graph, where the program has several and the format holds one.")
+    ] = None,
     numerics: Numerics = "default",
 ) -> None:
-    """Write the saturated e-graph of every region; as JSON with its forms."""
-    if format_ != "json" and format_ not in TEXTS:
-        raise RequestError(f"unknown format {format_}; formats are json, {', '.join(TEXTS)}")
-    suffix = output.suffix[1:] if output is not None else format_
-    if suffix != format_ and suffix in ("json", *TEXTS):
+    """Write the saturated e-graph, in json and html with the forms. Equal graphs give equal text, but for json's times."""
+    suffix = output.suffix[1:] if output is not None else ""
+    format_ = format_ or (suffix if suffix in FORMATS else "json")
+    if format_ not in FORMATS:
+        raise RequestError(f"unknown format {format_}; formats are {', '.join(FORMATS)}")
+    if suffix != format_ and suffix in FORMATS:
         raise RequestError(f"{output} is named like {suffix}, but the format is {format_}; say --format {suffix}")
-    options = options_of(numerics, k=k if format_ == "json" else 1, explain=True)
+    options = options_of(numerics, k=k, explain=True)
     compiled = choose_forms(started(program, code, inputs, options)[1])
-    if format_ == "json":
-        text = json.dumps(to_object(compiled), indent=1, default=str)
-    else:
-        text = "\n".join(TEXTS[format_](r.graph) for r in compiled.regions)
+    text = written(compiled, format_, region)
     if output is None:
         return typer.echo(text)
-    try:
-        output.write_text(text + "\n")
-    except OSError as e:
-        raise RequestError(f"cannot write {output}: {e.strerror}") from None
+    output.write_text(text + "\n")
     return None
 
 
@@ -199,18 +229,15 @@ def loaded(path: Path) -> dict[str, Any]:
 
 @app.command()
 def diff(a: Dump, b: Dump, json_: Json = False) -> None:
-    """Say how two dumps differ: classes and nodes by their terms, forms, laws."""
+    """Say which classes, nodes, forms and laws only one of two dumps holds; classes and nodes are told by their terms."""
     found = differences(loaded(a), loaded(b))
     if json_:
         return emit_json(found)
     for what, sides in found.items():
+        typer.echo(f"{what}: {len(sides['only_a'])} only in {a}, {len(sides['only_b'])} only in {b}")
         for sign, key in (("-", "only_a"), ("+", "only_b")):
-            typer.echo(
-                "\n".join(f"{sign} {what[:-1] if what != 'classes' else 'class'} {x}" for x in sides[key]) or "",
-                nl=bool(sides[key]),
-            )
-    if not any(side for sides in found.values() for side in sides.values()):
-        typer.echo("the dumps hold the same classes, nodes, forms and laws")
+            for text in sides[key]:
+                typer.echo(f"{sign} {text}")
     return None
 
 
@@ -222,7 +249,16 @@ def query(
     found = answers(loaded(a), text)
     if json_:
         return emit_json(found)
-    for row in found:
-        typer.echo(" ".join(f"{k}={v}" for k, v in row.items()))
-    typer.echo(f"{len(found)} found", err=True)
+    if found:
+        header = [name for name in found[0] if name != "laws"]
+        show(f"{len(found)} found", header, [[cell(row[name]) for name in header] for row in found])
+    else:
+        typer.echo("none found")
     return None
+
+
+def cell(value: object) -> str:
+    """A value in a table, several below each other."""
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)

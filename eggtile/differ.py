@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from egraph.dump import node_term
+from egraph.graph import ENode
+from ir.term import Term
+from ir.text import show_term
+
 Data = Mapping[str, Any]
 Sides = dict[str, list[str]]
-DEEPEST = 5
+LONGEST = 160  # characters of a term
 
 
 def differences(a: Data, b: Data) -> dict[str, Sides]:
@@ -24,56 +28,41 @@ def _less(x: Mapping[str, str], y: Mapping[str, str]) -> list[str]:
     return [text for key, text in x.items() if key not in y]
 
 
-class Terms:
-    """The smallest term of each class of a dumped graph, as a key and as text for people."""
+def node_of(row: list[Any]) -> ENode:
+    """A node of a dump."""
+    op, payload, kids = row
+    return ENode(op, tuple(payload), tuple(kids))
 
-    def __init__(self, region: Data) -> None:
-        self.classes: Mapping[str, Data] = region["classes"]
-        self.keys: dict[int, str] = {}
-        for name, c in self.classes.items():
-            self.keys[int(name)] = self.node_key(self.smallest(int(name), c["nodes"]))
 
-    @staticmethod
-    def smallest(c: int, nodes: list[list[Any]]) -> list[Any]:
-        """A node over classes with smaller terms only."""
-        found: list[Any] = next(n for n in nodes if all(k < c for k in n[2]))
-        return found
+def terms(region: Data) -> dict[int, Term]:
+    """The smallest term of each class of a dumped graph: a node over classes with smaller ones."""
+    found: dict[int, Term] = {}
+    for name, c in region["classes"].items():
+        n = next(n for n in map(node_of, c["nodes"]) if all(k < int(name) for k in n.children))
+        found[int(name)] = node_term(n, [found[k] for k in n.children])
+    return found
 
-    def node_key(self, n: list[Any]) -> str:
-        """A digest of a node over the terms of its operands."""
-        text = repr((n[0], n[1], [self.keys[k] for k in n[2]]))
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
-    def node(self, n: list[Any], depth: int = DEEPEST) -> str:
-        """A node as text; what lies deep is left out."""
-        op, payload, kids = n
-        names = " ".join(map(str, payload))
-        if not kids:
-            return f"{op}({names})"
-        inner = [self.term(k, depth - 1) for k in kids] if depth else ["..."]
-        return f"{op}[{names}]({', '.join(inner)})" if names else f"{op}({', '.join(inner)})"
-
-    def term(self, c: int, depth: int = DEEPEST) -> str:
-        """The smallest term of a class as text."""
-        return self.node(self.smallest(c, self.classes[str(c)]["nodes"]), depth)
+def shown(t: Term) -> str:
+    """A term in one line, cut where it is long."""
+    text = "; ".join(show_term(t).splitlines())
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
 def _classes(data: Data) -> dict[str, str]:
-    out: dict[str, str] = {}
-    for region in data["regions"]:
-        terms = Terms(region)
-        out |= {key: terms.term(c) for c, key in terms.keys.items()}
-    return out
+    return {t.digest: shown(t) for region in data["regions"] for t in terms(region).values()}
 
 
 def _nodes(data: Data) -> dict[str, str]:
     out: dict[str, str] = {}
     for region in data["regions"]:
-        terms = Terms(region)
-        for name, c in terms.classes.items():
-            for n, origin in zip(c["nodes"], c["origins"], strict=True):
-                key = f"{terms.keys[int(name)]} {terms.node_key(n)}"
-                out[key] = f"{terms.node(n, 2)} in {terms.term(int(name), 2)}, {origin}"
+        smallest = terms(region)
+        for name, c in region["classes"].items():
+            own = smallest[int(name)]
+            for n, origin in zip(map(node_of, c["nodes"]), c["origins"], strict=True):
+                t = node_term(n, [smallest[k] for k in n.children])
+                equal = "" if t is own else f" for {shown(own)}"
+                out[own.digest + t.digest] = f"{shown(t)}{equal} ({origin})"
     return out
 
 

@@ -110,14 +110,16 @@ def kernel_row(kernel: KernelForm, form: Form, machine: Machine, launched: dict[
 
 
 def form_signature(form: Form) -> list[str]:
-    """Per kernel what it stores, its loops, contractions and states."""
+    """Per kernel what it stores, its loops over each axis, contractions and states."""
     costs: Mapping[str, Cost] = form.details["kernels"]  # type: ignore[assignment]
     out = []
     for k in form.kernels:
         cost = costs[k.name]
         loops = " ".join(f"{a}:{n}" for a, n in sorted(cost.sweeps.items())) or "no loop"
         made = ", ".join(dict.fromkeys(s.buffer for s in k.stores))
-        out.append(f"{k.name} makes {made}: {loops}, {cost.contractions} contractions, {cost.states} states")
+        counts = ((cost.contractions, "contraction"), (cost.states, "state"))
+        more = "".join(f", {n} {name}{'s' * (n > 1)}" for n, name in counts if n)
+        out.append(f"{k.name} makes {made}: {loops}{more}")
     return out
 
 

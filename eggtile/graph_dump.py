@@ -1,22 +1,18 @@
-"""The saturated e-graph of a program as a file: JSON with its forms, or one of the texts of `egraph.dump`."""
+"""The saturated e-graph of a program as a file: JSON with its forms, one of the texts of `egraph.dump`, or a page."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 from eggtile.explore import form_row
-from eggtile.pipeline import Compiled, Region
-from egraph.dump import FORMATS, times, to_data
+from eggtile.explorer import page
+from eggtile.pipeline import Compiled, Region, RequestError
+from egraph import dump
 from egraph.graph import EGraph
-from egraph.picture import to_html, to_svg
+from egraph.picture import to_svg
 from ir.machine import Machine
-
-TEXTS: dict[str, Callable[[EGraph], str]] = {
-    **{name: write for name, write in FORMATS.items() if name != "json"},
-    "svg": to_svg,
-    "html": to_html,
-}
 
 
 def to_object(compiled: Compiled) -> dict[str, Any]:
@@ -26,17 +22,41 @@ def to_object(compiled: Compiled) -> dict[str, Any]:
         "program": compiled.captured.program.name,
         "numerics": compiled.options.numerics,
         "regions": [region_object(r, machine) for r in compiled.regions],
-        "times": [times(r.graph) for r in compiled.regions],
+        "times": [dump.times(r.graph) for r in compiled.regions],
     }
 
 
 def region_object(region: Region, machine: Machine) -> dict[str, Any]:
     """The graph of a region, who made each of its nodes, and its forms."""
     graph = region.graph
-    data: dict[str, Any] = to_data(graph)
+    data: dict[str, Any] = dump.to_data(graph)
     for c, nodes in graph.classes.items():
         data["classes"][str(c)]["origins"] = [graph.origin[c, n] for n in nodes]
         data["classes"][str(c)]["joins"] = list(graph.joins.get(c, ()))
     known: dict[str, int] = {}
-    forms = [form_row(n, f, region, machine, None, known) for n, f in enumerate([*region.forms, region.default])]
-    return data | {"forms": forms}
+    return data | {"forms": [form_row(n, f, region, machine, None, known) for n, f in enumerate(region.listed)]}
+
+
+WHOLE: dict[str, Callable[[Compiled], str]] = {
+    "json": lambda compiled: json.dumps(to_object(compiled), indent=1, default=str),
+    "text": lambda compiled: "\n\n".join(dump.to_text(r.graph) for r in compiled.regions),
+    "html": page,
+}
+ONE_GRAPH: dict[str, Callable[[EGraph], str]] = {"egg": dump.to_egg, "dot": dump.to_dot, "svg": to_svg}
+FORMATS = (*WHOLE, *ONE_GRAPH)
+
+
+def written(compiled: Compiled, form: str, region: int | None) -> str:
+    """The dump in a format; one that holds one graph alone needs the number of a region where there are several."""
+    if form in WHOLE:
+        return WHOLE[form](compiled)
+    count = len(compiled.regions)
+    if region is None and count == 1:
+        region = 0
+    if region is None or region >= count:
+        raise RequestError(
+            f"the program has {count} regions, numbered from 0, and {form} holds one graph; say --region N"
+            if count
+            else "the program has no kernel, so no e-graph"
+        )
+    return ONE_GRAPH[form](compiled.regions[region].graph)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from eggtile.explore import report
-from eggtile.pipeline import Compiled, CompiledKernel, Options, RequestError, compile_program
+from eggtile.pipeline import (
+    LISTED,
+    Compiled,
+    CompiledKernel,
+    Options,
+    RequestError,
+    choose_forms,
+    compile_program,
+    restarted,
+)
 from eggtile.planning import plan_of
 from eggtile.runtime import Execution, execution_for
 from eggtile.saved import save
@@ -41,17 +51,22 @@ class Optimized:
             execution = self._bind(compile_program(self.fn, inputs, self.name, self.options), inputs)
         return execution(*inputs)
 
+    @cached_property
+    def explored(self) -> Compiled:
+        """The program with all that `eggtile explore` finds of it, which is looked for when it is first asked for."""
+        return choose_forms(restarted(self.compiled, k=LISTED, explain=True))
+
     @property
     def forms(self) -> list[Form]:
-        """The forms found, of all regions in order."""
-        return [f for r in self.compiled.regions for f in r.forms]
+        """The forms that `eggtile explore` lists, of all regions in order, with the laws behind each."""
+        return [f for r in self.explored.regions for f in r.listed]
 
     @property
     def egraph(self) -> EGraph:
         """The saturated e-graph of the first region."""
-        if not self.compiled.regions:
+        if not self.explored.regions:
             raise RequestError(f"{self.name} has no kernel, so no e-graph")
-        return self.compiled.regions[0].graph
+        return self.explored.regions[0].graph
 
     @property
     def kernels(self) -> list[CompiledKernel]:
@@ -60,7 +75,7 @@ class Optimized:
 
     def report(self) -> dict[str, Any]:
         """What `eggtile explore --json` prints."""
-        return report(self.compiled)
+        return report(self.explored)
 
     def save(self, path: str | Path) -> None:
         """Write what a run at these shapes needs, with cubins for the target; `eggtile.load` reads it."""

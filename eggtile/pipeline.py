@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -18,7 +18,7 @@ from egraph.saturate import saturate
 from extract.cost import Cost
 from extract.evidence import Evidence
 from extract.forms import Price, default_form, forms
-from extract.key import Canonical, canonical
+from extract.key import Canonical, canonical, form_key
 from extract.spaces import space
 from extract.stages import Stage, stages
 from extract.tiling import tile_program
@@ -44,9 +44,9 @@ Observer = Callable[[str, str, str], None]
 class Options:
     """What the user chose: numerics class, target, number of forms, laws left out, a schedule line.
 
-    `form` is a form's number among `k` found ones, the form as written after them, or "default" for the latter; None
-    leaves the choice to the model. `k` None finds the best form alone, or LISTED where a number is given. With
-    `explain` forms name their laws.
+    `form` is a form's number among `k` found ones, the form as written after them where it is none of them, or
+    "default" for the latter; None leaves the choice to the model. `k` None finds the best form alone, or LISTED where a
+    number is given. With `explain` forms name their laws.
     """
 
     numerics: str = "default"
@@ -137,8 +137,8 @@ class Region:
 
     @property
     def listed(self) -> list[Form]:
-        """The forms by their numbers: the found ones, then the form as written."""
-        return [*self.forms, self.default]
+        """The forms by their numbers: the found ones, then the form as written where it is none of them."""
+        return self.forms if any(f is self.default for f in self.forms) else [*self.forms, self.default]
 
     @property
     def launches(self) -> list[Launch]:
@@ -194,6 +194,13 @@ def capture_and_lower(
     return Compiled(captured, len(inputs), lowered, options, clock)
 
 
+def restarted(compiled: Compiled, **changes: Any) -> Compiled:
+    """The same program before its forms are chosen, with other options."""
+    return Compiled(
+        compiled.captured, compiled.arity, compiled.lowered, replace(compiled.options, **changes), Clock()
+    )
+
+
 def choose_forms(compiled: Compiled) -> Compiled:
     """Saturate and extract every region; the form with the user's number, or else the cheapest, is chosen."""
     options = compiled.options
@@ -226,6 +233,8 @@ def chosen_region(program: LoopProgram, graph: EGraph, options: Options) -> Regi
     price = options.evidence.price(machine) if options.evidence is not None else None
     default = priced(default_form(program, machine), price)
     found = forms(graph, machine, k=options.count, price=price)
+    as_written = form_key(default)
+    found = [default if form_key(f) == as_written else f for f in found]
     return Region(program, graph, default, found, pick(found, default, options))
 
 
@@ -242,8 +251,9 @@ def pick(found: list[Form], default: Form, options: Options) -> Form:
     """The form the user asks for, in a region that has it, or the cheapest; the default form where it is cheaper."""
     if options.form == "default":
         return default
-    if options.form is not None and options.form <= len(found):
-        return [*found, default][options.form]
+    listed = found if any(f is default for f in found) else [*found, default]
+    if options.form is not None and options.form < len(listed):
+        return listed[options.form]
     best = found[0]
     return default if default.cost_us < best.cost_us else best
 

@@ -7,7 +7,9 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from eggtile.differ import node_of
 from eggtile.pipeline import RequestError
+from egraph.dump import describe
 
 Row = Mapping[str, Any]
 Value = Any
@@ -71,12 +73,15 @@ def class_names(number: str, c: Row) -> Mapping[str, Value]:
 
 
 def answers(data: Row, text: str) -> list[dict[str, Any]]:
-    """KIND where CONDITION, KIND forms or classes.
+    """Of KIND where CONDITION, the rows for which it is true; KIND is forms or classes, and no condition takes all.
 
-    A form has id, cost_us, kernels, flops, bytes, states, default, chosen, laws, law_class, sweeps(AXIS), and
-    reads(BUFFER), the loops in which the buffer is read. A class has id, op, name, origin (one of its nodes'), dtype,
-    nodes, free, folded, joins, safe, positive. A name that is none of these is a text. Operators are those of Python:
-    and, or, not, comparisons, in, + - * /, sets in braces.
+    A condition is an expression of Python: and, or, not, comparisons, in, + - * /, sets in braces. A name that is no
+    field stands for its own text, so sum_of_products_streams in laws needs no quotes.
+
+    A form has id, cost_us, kernels, flops, bytes, states, default, chosen, laws, law_class, sweeps(AXIS), the loops over
+    an axis, and reads(BUFFER), the loops in which a buffer is read.
+
+    A class has id, op, name, origin (of one of its nodes), dtype, nodes, free, folded, joins, safe, positive.
     """
     kind, _, condition = text.strip().partition(" where ")
     if kind not in ("forms", "classes"):
@@ -98,22 +103,13 @@ def answers(data: Row, text: str) -> list[dict[str, Any]]:
 
 
 def _form_row(f: Row) -> dict[str, Any]:
-    return {
-        "form": f["id"],
-        "cost_us": f["cost_us"],
-        "signature": "; ".join(f["signature"]),
-        "laws": list(f["laws"]),
-    }
+    signature = "; ".join(f["signature"])
+    return {"form": f["id"], "cost_us": f["cost_us"], "signature": signature, "laws": list(f["laws"])}
 
 
 def _class_row(number: str, c: Row) -> dict[str, Any]:
-    return {
-        "class": int(number),
-        "dtype": c["dtype"],
-        "free": c["free"],
-        "nodes": c["nodes"],
-        "origins": c["origins"],
-    }
+    ways = [describe(node_of(n)) for n in c["nodes"]]
+    return {"class": int(number), "dtype": c["dtype"], "free": c["free"], "ways": ways, "origins": c["origins"]}
 
 
 def _value(e: ast.expr, names: Mapping[str, Value]) -> Value:
@@ -125,6 +121,8 @@ def _value(e: ast.expr, names: Mapping[str, Value]) -> Value:
     match e:
         case ast.Constant(value):
             return value
+        case ast.Name(name) if callable(names.get(name)):
+            raise RequestError(f"{name} is asked of one axis or buffer: {name}(NAME)")
         case ast.Name(name):
             return names.get(name, name)
         case ast.Set(items) | ast.List(items) | ast.Tuple(items):
@@ -139,7 +137,7 @@ def _value(e: ast.expr, names: Mapping[str, Value]) -> Value:
             return -of(x)
         case ast.BinOp(x, op, y) if type(op) in ARITHMETIC:
             return _applied(ARITHMETIC[type(op)], of(x), of(y), e)
-        case ast.Compare(ast.Name(name)) if name not in names:
+        case ast.Compare(ast.Name(name), [op]) if name not in names and not isinstance(op, ast.In | ast.NotIn):
             raise RequestError(
                 f"{name} is no field; fields are {', '.join(n for n in names if not callable(names[n]))}"
             )
@@ -158,7 +156,11 @@ def _applied(op: Callable[[Value, Value], Value], x: Value, y: Value, e: ast.exp
     try:
         return op(x, y)
     except TypeError:
-        raise RequestError(f"{ast.unparse(e)!r} compares {x!r} with {y!r}") from None
+        raise RequestError(f"{ast.unparse(e)!r} compares {_said(x)} with {_said(y)}") from None
+
+
+def _said(x: Value) -> str:
+    return f"the text {x}" if isinstance(x, str) else "a set" if isinstance(x, frozenset) else repr(x)
 
 
 def _functions(names: Mapping[str, Value]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -17,13 +18,14 @@ def progress() -> Progress:
 
 
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; lines are not cut where the output is piped."""
-    console = Console()
+    """Print a table, numbers to the right; lines are not cut where the output is piped."""
+    console = Console(markup=False)
     if not console.is_terminal:
-        console = Console(width=220)
+        console = Console(width=220, markup=False)
     table = Table(title=title, title_justify="left")
     for k, name in enumerate(header):
-        table.add_column(name, justify="left" if k == 0 else "right", overflow="fold")
+        numbers = k and all(re.fullmatch(r"[-+.\dex%]*", row[k]) for row in rows)
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     console.print(table)

@@ -84,6 +84,10 @@ class Names:
         """A term whose operands are named where they are large."""
         return show_term(self._over(shown(t)))
 
+    def short(self, t: Term) -> str:
+        """The name of a large term, or its text."""
+        return show_term(self._named(shown(t)))
+
     def _over(self, t: Term) -> Term:
         return over(t, [self._named(k) for k in t.terms])
 
@@ -110,11 +114,11 @@ def step_row(s: Step, names: Names, undo: bool = False) -> dict[str, Any]:
         "after": names.text(after),
         "given": [sentence(g, names) for g in s.given],
         "sides": [show_term(t) for t in s.sides[::turn]],
-        "variables": {v: names.text(t) for v, t in s.bound.items() if isinstance(t, Term)},
+        "variables": {v: names.short(t) for v, t in s.bound.items() if isinstance(t, Term)},
         "error": s.error,
     }
 
 
 def sentence(g: Given, names: Names) -> str:
     """What a law needs, as text."""
-    return g.sentence.format(*map(names.text, g.terms))
+    return g.sentence.format(*map(names.short, g.terms))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 
 from egraph.analysis import prelude
-from egraph.encode import DTYPE_CODE, PREFIXES, load_constructor, signed
+from egraph.encode import DTYPE_CODE, PREFIXES, load_constructor, signed, tensor_constructor
 from egraph.graph import EGraph, ENode
 from ir import term as T
 from ir.text import show_term
@@ -41,6 +41,17 @@ def describe(n: ENode) -> str:
         case "At", (axis,):
             return f"at(#{n.children[1]}, {axis}=#{n.children[0]})"
     return f"{n.op.lower()} {' '.join(map(str, n.payload))}({kids})"
+
+
+def node_term(n: ENode, kids: Sequence[T.Term]) -> T.Term:
+    """The term of a node over terms of its children, as it stands."""
+    match n.op, n.payload:
+        case "Fold", (*axes, monoid):
+            return T.Fold(tuple(map(str, axes)), str(monoid), kids[0])
+        case "Load", (buffer, dtype):
+            return T.Load(str(buffer), str(dtype), tuple(kids))
+    made: T.Term = getattr(T, n.op)(*n.payload, *kids)
+    return made
 
 
 def to_text(graph: EGraph) -> str:
@@ -120,16 +131,41 @@ def to_dot(graph: EGraph) -> str:
 
 
 def to_egg(graph: EGraph) -> str:
-    """The graph as an egglog program that stands alone: declarations, a `let` for each class, a `union` for each way."""
-    loads = {len(n.children) for nodes in graph.classes.values() for n in nodes if n.op == "Load"}
-    out = [prelude([load_constructor(k) for k in sorted(loads)])]
+    """The graph as an egglog program that stands alone: what `to_data` holds, but for the phases.
+
+    A class is a `let` of its number, a `union` for each further way to make it, and its facts; `(root K CLASS)` are
+    the results in order. The rules of the analyses are declared, so that `(run facts)` goes on where the graph ends;
+    laws are not.
+    """
+    nodes = [n for ns in graph.classes.values() for n in ns]
+    loads = sorted({len(n.children) for n in nodes if n.op == "Load"})
+    tensors = sorted({len(n.children) for ns in graph.tensors.values() for n in ns})
+    out = [prelude([load_constructor(k) for k in loads]), "(relation root (i64 E))"]
+    out += [tensor_constructor(k).signature for k in tensors]
     written: dict[int, ENode] = {}
-    for c, nodes in graph.classes.items():
-        written[c] = next(n for n in nodes if all(k < c for k in n.children))
+    for c, ways in graph.classes.items():
+        written[c] = next(n for n in ways if all(k < c for k in n.children))
         out.append(f"(let $c{c} {_egg(written[c])})")
-    for c, nodes in graph.classes.items():
-        out += [f"(union $c{c} {_egg(n)})" for n in nodes if n != written[c]]
+    for c, ways in graph.classes.items():
+        out += [f"(union $c{c} {_egg(n)})" for n in (*ways, *graph.tensors.get(c, ())) if n != written[c]]
+    for c in graph.classes:
+        out.append(f"(set (dtype $c{c}) {DTYPE_CODE[graph.dtype[c]]})")
+        out += [
+            f"(set ({name} $c{c}) {_axes(of[c])})" for name, of in (("free", graph.free), ("folded", graph.folded))
+        ]
+        out += [
+            f"({name} $c{c})"
+            for name, members in (("safe", graph.safe), ("positive", graph.positive))
+            if c in members
+        ]
+    out += [f'(streams $c{c} "{j}")' for c, j in sorted(graph.streams)]
+    out += [f"(root {k} $c{c})" for k, c in enumerate(graph.roots)]
     return "\n".join(out)
+
+
+def _axes(axes: Iterable[object]) -> str:
+    names = [f'"{a}"' for a in sorted(map(str, axes))]
+    return f"({' '.join(['set-of', *names])})" if names else "(set-empty)"
 
 
 def _egg(n: ENode) -> str:
@@ -138,8 +174,9 @@ def _egg(n: ENode) -> str:
         case "Prefix", (which, axis):
             return f'({PREFIXES[str(which)]} "{axis}" {kids[0]})'
         case "Fold", (*axes, monoid):
-            members = " ".join(f'"{a}"' for a in axes)
-            return f'(Fold (set-of {members}) "{monoid}" {kids[0]})'
+            return f'(Fold {_axes(axes)} "{monoid}" {kids[0]})'
+        case "Tensor", (name,):
+            return f'(Tensor{len(kids)} "{name}" {" ".join(kids)})'
         case "Load", (buffer, dtype):
             return f'(Load{len(kids)} "{buffer}" {DTYPE_CODE[str(dtype)]} {" ".join(kids)})'
         case "Const", (dtype, int(bits)):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from html import escape
 
-from egraph.dump import describe, to_text
+from egraph.dump import describe
 from egraph.graph import EGraph
 
 MOST_CLASSES = 400
 CHARACTER, LINE, GAP = 7, 16, 24  # pixels
-STYLE = "text{font:11px monospace}rect{fill:#fff;stroke:#555}.root{stroke-width:3}path{fill:none;stroke:#aab}"
+STYLE = "text{font:11px monospace}rect{fill:#fff;stroke:#555}.root rect{stroke-width:3}path{fill:none;stroke:#aab}"
 
 
 def to_svg(graph: EGraph) -> str:
@@ -33,6 +33,7 @@ def to_svg(graph: EGraph) -> str:
         left = GAP
         for c in sorted(layers[layer], key=lambda c: (centre[c], c)):
             width = CHARACTER * max(map(len, lines[c])) + 12
+            left = max(left, int(centre[c] - width / 2))
             box[c] = left, top, width, LINE * len(lines[c]) + 8
             left += width + GAP
         top += max(box[c][3] for c in layers[layer]) + 2 * GAP
@@ -45,12 +46,14 @@ def to_svg(graph: EGraph) -> str:
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{max(wide, 400)}" height="{top}"><style>{STYLE}</style>'
     ]
-    out += [f'<text x="{GAP}" y="{GAP}">{note}</text>', *(_edge(box[k], box[c]) for k, c in sorted(edges))]
+    out += [f'<text x="{GAP}" y="{GAP}">{note}</text>', *(_edge(k, c, box) for k, c in sorted(edges))]
     for c, (x, y, w, h) in box.items():
-        root = ' class="root"' if c in graph.roots else ""
-        out.append(f'<rect{root} id="c{c}" x="{x}" y="{y}" width="{w}" height="{h}"/>')
+        root = " root" * (c in graph.roots)
+        out.append(
+            f'<g class="class{root}" id="c{c}" data-class="{c}"><rect x="{x}" y="{y}" width="{w}" height="{h}"/>'
+        )
         rows = enumerate(lines[c], 1)
-        out += [f'<text x="{x + 6}" y="{y + LINE * n}">{escape(line)}</text>' for n, line in rows]
+        out += [f'<text x="{x + 6}" y="{y + LINE * n}">{escape(line)}</text>' for n, line in rows] + ["</g>"]
     return "\n".join([*out, "</svg>"])
 
 
@@ -60,17 +63,8 @@ def _centre(graph: EGraph, c: int, box: dict[int, tuple[int, int, int, int]]) ->
     return sum(x + w / 2 for x, _, w, _ in below) / len(below) if below else 0.0
 
 
-def _edge(low: tuple[int, int, int, int], high: tuple[int, int, int, int]) -> str:
-    x, y, w, h = low
-    u, v, z, _ = high
+def _edge(low: int, high: int, box: dict[int, tuple[int, int, int, int]]) -> str:
+    x, y, w, h = box[low]
+    u, v, z, _ = box[high]
     a, b = x + w // 2, u + z // 2
-    return f'<path d="M{a} {y + h}C{a} {y + h + GAP} {b} {v - GAP} {b} {v}"/>'
-
-
-def to_html(graph: EGraph) -> str:
-    """A page that stands alone: the drawing and the listing of all classes."""
-    name = escape(graph.program.name)
-    return (
-        f'<!DOCTYPE html><html><head><meta charset="utf-8"><title>{name}</title></head><body><h1>{name}</h1>\n'
-        f"{to_svg(graph)}\n<pre>{escape(to_text(graph))}</pre></body></html>"
-    )
+    return f'<path data-from="{low}" data-to="{high}" d="M{a} {y + h}C{a} {y + h + GAP} {b} {v - GAP} {b} {v}"/>'

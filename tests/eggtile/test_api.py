@@ -96,6 +96,20 @@ def test_a_planned_kernel_asks_for_the_shared_memory_of_the_whole() -> None:
     assert [_shared_layout(head(k)) for k in kernels] == [_shared_layout(k) for k in kernels]
 
 
+def test_an_optimised_program_says_what_was_found_of_it(tmp_path: Path) -> None:
+    x = torch.randn(4, 9)
+    fast = eggtile.optimize(lambda x: x.softmax(-1), [x])
+    torch.testing.assert_close(fast(x), x.softmax(-1))
+    rows = fast.report()["forms"]
+    assert [list(f.laws) for f in fast.forms] == [row["laws"] for row in rows]
+    assert any(f.laws for f in fast.forms) and [not f["laws"] for f in rows if f["default"]] == [True]
+    (chosen,) = (row for row in rows if row["chosen"])
+    assert [k["key"] for k in chosen["kernels"]] == [k.canonical.key for k in fast.kernels]
+    assert fast.egraph.report.stop == "saturated" and len(fast.egraph.classes) == fast.report()["egraph"]["classes"]
+    fast.save(tmp_path / "program.pt")
+    assert torch.equal(eggtile.load(tmp_path / "program.pt")(x), fast(x))
+
+
 # ---- torch.compile
 
 
