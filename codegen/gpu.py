@@ -140,6 +140,11 @@ def device_target() -> str:
     return next((t for t in TARGETS if t.rstrip("a") == plain), plain)
 
 
+def card() -> str:
+    """What tells the current device from the others of this machine: its place on the bus."""
+    return str(cupy.cuda.Device().pci_bus_id)
+
+
 def check_device(target: str) -> None:
     """Refuse a cubin that the current device cannot run; those of sm_90a and the like run on one capability only."""
     usable, why = available()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import rich
 import typer
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from codegen import gpu
 from codegen.compile import CompileError, compile_text
-from eggtile import cli_explain, cli_tune
+from eggtile import cli_evidence, cli_explain, cli_tune, stores
 from eggtile.capture import CaptureError
 from eggtile.check import check_compiled
 from eggtile.cli_bench import bench
@@ -21,20 +21,24 @@ from eggtile.cli_options import (
     Code,
     FormCount,
     FormNumber,
+    Hits,
     Inputs,
     Json,
     Numerics,
     Program,
     ScheduleLine,
+    Store,
     Target,
     emit_json,
     options_of,
     started,
+    told_hits,
 )
 from eggtile.clock import Clock
 from eggtile.doctor import diagnose
-from eggtile.pipeline import Compiled, RequestError, choose_forms, compile_kernels
+from eggtile.pipeline import Compiled, CompiledKernel, Options, RequestError, choose_forms, compile_kernels
 from eggtile.source import SourceError
+from eggtile.tables import number, show
 from eggtile.views import EARLY, LEVELS, PassLog, dump_levels, show_level
 from egraph.laws import LAWS
 from extract.spaces import space
@@ -42,7 +46,8 @@ from ir.node import IRError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.command()(bench)
-cli_tune.register(app)
+app.add_typer(cli_tune.app)
+app.add_typer(cli_evidence.app, name="evidence")
 app.add_typer(cli_explain.app)
 
 REFUSALS = (RequestError, SourceError, CaptureError, CompileError, IRError)
@@ -68,6 +73,8 @@ def compile_command(
     print_after: Annotated[str | None, typer.Option(help="Print the kernel after this pass (or all).")] = None,
     diff: Annotated[bool, typer.Option(help="Print what each pass changes, every line with its pass.")] = False,
     times: Annotated[bool, typer.Option(help="Print where the time went.")] = False,
+    store: Store = None,
+    hits: Hits = None,
 ) -> None:
     """Compile a program and print a level of it, or write the result."""
     wants_passes = bool(print_before is not None or print_after is not None or diff or dump)
@@ -76,12 +83,15 @@ def compile_command(
         raise RequestError(f"unknown level {ir!r}; levels are {', '.join(LEVELS)}")
     if output is not None and output.suffix not in SUFFIXES:
         raise RequestError(f"cannot write {str(output)!r}: the suffix is one of {', '.join(SUFFIXES)}")
-    options = options_of(numerics, target, form=form, k=k, schedule=schedule, explain=summed_up)
+    options = options_of(
+        numerics, target, form=form, k=k, schedule=schedule, explain=summed_up, evidence=stores.opened(store)
+    )
     _, compiled = started(program, code, inputs, options)
     passes = PassLog()
     if ir not in EARLY:
         choose_forms(compiled)
         compile_kernels(compiled, passes if wants_passes else None)
+    told_hits(compiled, hits)
     for asked, before in ((print_before, True), (print_after, False)):
         if asked is not None:
             typer.echo(passes.text(asked, before))
@@ -143,22 +153,39 @@ def schedules(
     inputs: Inputs = None,
     numerics: Numerics = "default",
     target: Target = "sm_90a",
+    store: Store = None,
     json_: Json = False,
 ) -> None:
-    """List the schedule space of every kernel of the chosen form, the default first."""
-    options = options_of(numerics, target)
+    """List the schedule space of every kernel of the chosen form, the default first, and what is measured of it."""
+    options = options_of(numerics, target, evidence=stores.opened(store))
     _, compiled = started(program, code, inputs, options)
     compile_kernels(choose_forms(compiled))
-    rows = []
-    for k in compiled.kernels:
-        known = space(k.canonical.kernel, k.buffers, k.canonical.axes, options.machine())
-        rows.append((k.name, known.size, [str(line) for line in known.lines]))
+    rows = [space_row(k, options) for k in compiled.kernels]
     if json_:
-        kernels = [dict(zip(("kernel", "size", "lines"), row, strict=True)) for row in rows]
-        return emit_json({"program": compiled.captured.program.name, "kernels": kernels})
-    for name, size, lines in rows:
-        typer.echo(f"{name}: {size} schedules\n  " + "\n  ".join(lines))
+        return emit_json({"program": compiled.captured.program.name, "kernels": rows})
+    for row in rows:
+        columns = (row["lines"], row["model_us"], row["measured_us"], row["status"])
+        lines = [[line, number(a), number(b), status] for line, a, b, status in zip(*columns, strict=True)]
+        show(f"{row['kernel']}: {row['size']} schedules", ("line", "model, us", "measured, us", ""), lines)
     return None
+
+
+def space_row(kernel: CompiledKernel, options: Options) -> dict[str, Any]:
+    """The space of a kernel: its lines, the times that the model gives them, and what is measured of each."""
+    known, machine, store = kernel.canonical, options.machine(), options.evidence
+    listed = space(known.kernel, kernel.buffers, known.axes, machine)
+    rows = [] if store is None else store.rows(key=known.key, machine=machine.name, code=store.code)
+    measured = {m.schedule: m for m in rows}
+    found = [measured.get(str(line)) for line in listed.lines]
+    return {
+        "kernel": kernel.name,
+        "key": known.key,
+        "size": listed.size,
+        "lines": [*map(str, listed.lines)],
+        "model_us": [*listed.us, None],
+        "measured_us": [m and m.time_us for m in found],
+        "status": [m.status if m else "" for m in found],
+    }
 
 
 @app.command()
@@ -171,17 +198,20 @@ def run(
     k: FormCount = None,
     schedule: ScheduleLine = None,
     numerics: Numerics = "default",
+    store: Store = None,
+    hits: Hits = None,
     json_: Json = False,
 ) -> None:
     """Run the emitted text and compare it with float64 and eager PyTorch."""
     if on not in ("cuda", "cpu"):
         raise RequestError(f"cannot run on {on}; it is cuda or cpu")
-    options = options_of(numerics, form=form, k=k, schedule=schedule)
+    options = options_of(numerics, form=form, k=k, schedule=schedule, evidence=stores.opened(store))
     usable, why = gpu.available()
     if on == "cuda" and not usable:
         raise RequestError(f"there is no GPU to run on ({why}); use --on cpu")
     source, compiled = started(program, code, inputs, options)
     compile_kernels(choose_forms(compiled))
+    told_hits(compiled, hits)
     verdict = check_compiled(compiled, source.fn, source.inputs, on)
     if json_:
         emit_json(verdict.json())

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -14,16 +12,31 @@ from typing import Annotated
 import torch
 import typer
 
-from codegen import gpu
+from eggtile import stores
 from eggtile.api import Optimized
-from eggtile.cli_options import Code, FormNumber, Inputs, Numerics, ScheduleLine, options_of, source_of
+from eggtile.cli_options import (
+    Code,
+    FormNumber,
+    Hits,
+    Inputs,
+    Numerics,
+    ScheduleLine,
+    Select,
+    Store,
+    Tiny,
+    options_of,
+    told_hits,
+)
+from eggtile.cli_tune import BUDGET_S, LINES, print_report, tuned
 from eggtile.measure import DEFAULT, PEERS, Row, asked, build_and_gate, builders, cold_copies, time_calls
 from eggtile.pipeline import Compiled, Options, Region, RequestError, compile_program
 from eggtile.provenance import taken_on
 from eggtile.ratios import OURS, against_best, best_peer, geometric, median_us
-from eggtile.source import imported
+from eggtile.subjects import Subject, is_suite, place_at_hand, subjects
 from eggtile.tables import number, progress, show
-from eggtile.timing import ROUNDS, Function, Tensors
+from eggtile.timing import ROUNDS
+from eggtile.tuner import Limits
+from eggtile.tuning import tuner_of
 
 Program = Annotated[
     str | None,
@@ -32,62 +45,16 @@ Program = Annotated[
 OWN = (OURS, DEFAULT)
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A program to measure; `load` makes it with its inputs. `tf32` None leaves PyTorch's setting alone."""
-
-    name: str
-    load: Callable[[], tuple[Function, Tensors]]
-    max_autotune: bool = True
-    tf32: bool | None = None
-    reference_us: float | None = None
-
-
-def place_at_hand() -> tuple[str, str, str]:
-    """The device and target to measure on, and empty words; without a GPU the CPU, and the reason."""
-    usable, why = gpu.available()
-    if usable and torch.cuda.is_available():
-        return "cuda", gpu.device_target(), ""
-    return "cpu", Options.target, why or "torch sees none"
-
-
-def suite(place: str, pattern: str, tiny: bool, device: str) -> list[Subject]:
-    """The cases of a module whose names match; its `baseline()`, where it has one, gives reference times."""
-    module = imported(place)
-    cases = getattr(module, "CASES", None)
-    if cases is None:
-        raise RequestError(f"{place} defines no CASES; a single program is {place}:name")
-    try:
-        wanted = [c for c in cases if re.search(pattern, c.name)]
-    except re.error as e:
-        raise RequestError(f"{pattern} is no regular expression: {e}") from None
-    if not wanted:
-        raise RequestError(f"no case of {place} matches {pattern}")
-    recorded: Mapping[str, Row] = {} if tiny or not hasattr(module, "baseline") else module.baseline()
-    return [
-        Subject(
-            c.name,
-            partial(c.program, tiny, device),
-            getattr(c, "max_autotune", True),
-            getattr(c, "tf32", None),
-            recorded.get(c.name, {}).get("reference_us"),
-        )
-        for c in wanted
-    ]
-
-
-def single(program: str | None, code: str | None, inputs: list[str] | None, device: str) -> Subject:
-    """The one program that the user names, moved to the device."""
-    source = source_of(program, code, inputs)
-    fn = source.fn.to(device) if isinstance(source.fn, torch.nn.Module) else source.fn
-    return Subject(source.name, lambda: (fn, [t.to(device) for t in source.inputs]))
-
-
 # ---- one row a program
 
 
 def measured(
-    item: Subject, names: Sequence[str], options: Options, rounds: int, advance: Callable[[], object]
+    item: Subject,
+    names: Sequence[str],
+    options: Options,
+    rounds: int,
+    advance: Callable[[], object],
+    hits: str | None = None,
 ) -> Row:
     """Gate and time one program; contenders with wrong values are reported, not timed."""
     if item.tf32 is not None:
@@ -97,14 +64,18 @@ def measured(
     calls, found = build_and_gate(fn, [inputs], taken, advance)
     times, clocks = time_calls({n: c for n, c in calls.items() if found[n]["ok"]}, cold_copies(inputs), rounds)
     ours = calls.get(OURS)
+    if isinstance(ours, Optimized):
+        told_hits(ours.compiled, hits)
     contenders = {n: {**row, **times.get(n, {})} for n, row in found.items()}
     return row_of(item, ours.compiled if isinstance(ours, Optimized) else None, contenders) | {"clocks": clocks}
 
 
-def modelled(item: Subject, options: Options) -> Row:
+def modelled(item: Subject, options: Options, hits: str | None = None) -> Row:
     """Compile one program where nothing can be timed."""
     fn, inputs = item.load()
-    return row_of(item, compile_program(fn, inputs, item.name, options), {}) | {"clocks": {}}
+    compiled = compile_program(fn, inputs, item.name, options)
+    told_hits(compiled, hits)
+    return row_of(item, compiled, {}) | {"clocks": {}}
 
 
 def row_of(item: Subject, compiled: Compiled | None, contenders: Mapping[str, Row]) -> Row:
@@ -118,11 +89,17 @@ def row_of(item: Subject, compiled: Compiled | None, contenders: Mapping[str, Ro
 
 
 def region_row(region: Region) -> Row:
-    """The forms with the model's costs, and the schedules of the chosen one's kernels."""
+    """The forms with their costs, measured where that is known, and the schedules of the chosen one's kernels."""
     listed = [*enumerate(region.forms), (DEFAULT, region.default)]
     return {
         "forms": [
-            {"id": n, "cost_us": f.cost_us, "kernels": len(f.kernels), "chosen": f is region.chosen}
+            {
+                "id": n,
+                "cost_us": f.cost_us,
+                "measured_us": region.prices.form_us(f),
+                "kernels": len(f.kernels),
+                "chosen": f is region.chosen,
+            }
             for n, f in listed
         ],
         "laws": list(region.chosen.laws),
@@ -142,7 +119,8 @@ def form_lines(rows: Sequence[Row]) -> Iterator[list[str]]:
             )
             for f in region["forms"]:
                 mark, lines = (" *", schedules) if f["chosen"] else ("", "")
-                yield [row["program"], f"{f['id']}{mark}", number(f["cost_us"]), str(f["kernels"]), lines]
+                times = number(f["cost_us"]), number(f["measured_us"])
+                yield [row["program"], f"{f['id']}{mark}", *times, str(f["kernels"]), lines]
 
 
 def time_lines(rows: Sequence[Row]) -> Iterator[list[str]]:
@@ -159,13 +137,13 @@ def time_lines(rows: Sequence[Row]) -> Iterator[list[str]]:
             yield [row["program"], name, shown[0], spread, *shown[1:], number(row["reference_us"]), fault]
 
 
-FORM_HEADER = ("program", "form", "model, us", "kernels", "schedule")
+FORM_HEADER = ("program", "form", "cost, us", "measured, us", "kernels", "schedule")
 TIME_HEADER = ("program", "contender", "cold, us", "quartiles", "hot, us", "error", "over ours", "reference", "")
 
 
 def print_rows(rows: Sequence[Row]) -> None:
     """The tables, and the ratio to the best peer of every program that has one."""
-    show("forms by the model (* chosen)", FORM_HEADER, list(form_lines(rows)))
+    show("forms (* chosen)", FORM_HEADER, list(form_lines(rows)))
     timed = list(time_lines(rows))
     if timed:
         show("times, errors against float64", TIME_HEADER, timed)
@@ -202,33 +180,42 @@ def bench(
     schedule: ScheduleLine = None,
     numerics: Numerics = "default",
     rounds: Annotated[int, typer.Option(min=3, help="Samples of each contender.")] = ROUNDS,
-    select: Annotated[str, typer.Option(help="A regular expression over the names of a suite.")] = "",
-    tiny: Annotated[bool, typer.Option("--tiny", help="The tiny sizes of a suite.")] = False,
+    select: Select = "",
+    tiny: Tiny = False,
+    lines: Annotated[
+        int | None, typer.Option("--tune", min=1, help="Tune first: distinct texts to measure of each kernel.")
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Tune first: seconds after which no further kernel is begun.")
+    ] = None,
+    store: Store = None,
+    hits: Hits = None,
 ) -> None:
     """Time a program, or the CASES of a module, against the form as written, eager PyTorch and torch.compile."""
     device, target, why = place_at_hand()
-    options = options_of(numerics, target, form=form, schedule=schedule, explain=True)
+    tunes = (lines or budget) is not None and not why
+    options = options_of(
+        numerics, target, form=form, schedule=schedule, explain=True, evidence=stores.opened(store, write=tunes)
+    )
     names = list(asked(builders(options), against.split(",")))
-    is_suite = code is None and program is not None and ":" not in program
-    if is_suite and inputs:
-        raise RequestError("inputs are given, but a suite makes its own")
-    if not is_suite and (select or tiny):
-        raise RequestError("--select and --tiny are for a suite, a module that defines CASES")
-    items = suite(program or "", select, tiny, device) if is_suite else [single(program, code, inputs, device)]
+    items, suite = subjects(program, code, inputs, select, tiny, device), is_suite(program, code)
+    if tunes:
+        with tuner_of(options, Limits(lines or LINES)) as tuner:
+            for item in items:
+                print_report(tuned(item, tuner, budget or BUDGET_S, device, suite))
     rows: list[Row] = []
     # what a user's program makes of its own, it makes where its inputs are
-    with progress() as bar, nullcontext() if is_suite else torch.device(device):
+    with progress() as bar, nullcontext() if suite else torch.device(device):
         task = bar.add_task("measuring", total=len(items) * len(names))
         for item in items:
             bar.update(task, description=item.name, completed=len(rows) * len(names))
+            step = partial(bar.advance, task)
             rows.append(
-                modelled(item, options)
-                if why
-                else measured(item, names, options, rounds, partial(bar.advance, task))
+                modelled(item, options, hits) if why else measured(item, names, options, rounds, step, hits)
             )
             if json_:
                 head = {**taken_on(), "numerics": numerics, "target": target}
-                write(json_, head | ({"programs": rows} if is_suite else rows[0]))
+                write(json_, head | ({"programs": rows} if suite else rows[0]))
     print_rows(rows)
     if why:
         raise RequestError(f"there is no CUDA device that can be timed ({why}); the costs above are the model's")

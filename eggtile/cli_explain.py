@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from eggtile.cli_options import Code, Inputs, Json, Numerics, Program, Target, emit_json, options_of, started
+from eggtile import stores
+from eggtile.cli_options import Code, Inputs, Json, Numerics, Program, Store, Target, emit_json, options_of, started
 from eggtile.differ import differences
 from eggtile.explore import form_signature, report
 from eggtile.explorer import page
@@ -45,6 +46,7 @@ def explore(
         ),
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write all of it as one page to this file.")] = None,
+    store: Store = None,
     json_: Json = False,
 ) -> None:
     """List the distinct equivalent forms of a program with their costs, sweeps, laws and errors."""
@@ -52,7 +54,7 @@ def explore(
     if len(asked) > 1:
         raise RequestError(f"{' and '.join(asked)} are asked for; give one of them")
     check_laws(without or [])
-    options = options_of(numerics, target, k=k, explain=True)
+    options = options_of(numerics, target, k=k, explain=True, evidence=stores.opened(store))
     compiled = choose_forms(started(program, code, inputs, options)[1])
     if without:
         rows = ablated(compiled, without)

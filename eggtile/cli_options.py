@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from eggtile import STARTED
+from eggtile import STARTED, stores
 from eggtile.clock import Clock
 from eggtile.pipeline import LISTED, Compiled, Options, RequestError, capture_and_lower
 from eggtile.source import Source, load
@@ -31,6 +31,23 @@ FormCount = Annotated[
 ]
 ScheduleLine = Annotated[str | None, typer.Option("--schedule", help="Pin the schedule of every kernel.")]
 Target = Annotated[str, typer.Option(help="The GPU architecture to compile for, like sm_90a.")]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--evidence",
+        help="What was measured: a store, a .jsonl file, or none.",
+        show_default="$EGGTILE_EVIDENCE, or the user's store over what comes with the project",
+    ),
+]
+Hits = Annotated[
+    str | None,
+    typer.Option(
+        "--hits",
+        help="explain: say which kernels are measured, and why others are not; demand: refuse unless all are.",
+    ),
+]
+Select = Annotated[str, typer.Option(help="A regular expression over the names of a suite.")]
+Tiny = Annotated[bool, typer.Option("--tiny", help="The tiny sizes of a suite.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 NUMERICS = ("strict", "default", "fast")
 
@@ -42,6 +59,21 @@ def options_of(numerics: str, target: str = "sm_90a", **more: Any) -> Options:
     options = Options(numerics=numerics, target=target, **more)
     options.machine()
     return options
+
+
+def told_hits(compiled: Compiled, asked: str | None) -> None:
+    """Say on standard error what is measured of the kernels, or refuse where a hit is demanded and one is not."""
+    if asked not in (None, "explain", "demand"):
+        raise RequestError(f"--hits is explain or demand, not {asked}")
+    found = stores.hits(compiled) if asked else []
+    lines = [
+        f"{h.key[:12]} {h.line}: " + (h.why if h.time_us is None else f"{h.time_us:.3g} us {h.why}") for h in found
+    ]
+    missed = [line for line, h in zip(lines, found, strict=True) if h.time_us is None]
+    if asked == "demand" and missed:
+        raise RequestError("a hit is demanded of every kernel: " + "; ".join(missed))
+    for line in lines:
+        typer.echo(line, err=True)
 
 
 def source_of(program: str | None, code: str | None, inputs: list[str] | None) -> Source:

@@ -26,7 +26,7 @@ class Bound(torch.nn.Module):
 class Graph:
     """A graph as a callable, specialised to the numbers among its arguments and, below, to its tensors."""
 
-    def __init__(self, graph: torch.nn.Module, options: Mapping[str, str]) -> None:
+    def __init__(self, graph: torch.nn.Module, options: Mapping[str, Any]) -> None:
         self.graph, self.options = graph, options
         self._made: dict[tuple[object, ...], Optimized] = {}
 
@@ -46,7 +46,7 @@ class Graph:
 
 
 def backend(
-    graph: torch.fx.GraphModule, inputs: Sequence[object], options: Mapping[str, str] | None = None
+    graph: torch.fx.GraphModule, inputs: Sequence[object], options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """`torch.compile(m, backend="eggtile")`; options are `numerics` and `target`."""
+    """`torch.compile(m, backend="eggtile")`; options are those of `optimize`."""
     return Graph(graph, options or {})

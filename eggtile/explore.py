@@ -14,12 +14,14 @@ from egraph.laws import LAWS
 from extract.cost import Cost, kernel_cost, sweeps
 from extract.facts import levels, swept
 from extract.key import Canonical, canonical
+from extract.prices import Prices
 from extract.spaces import default_schedule
 from extract.stages import stages
 from ir.dtype import Array, is_float, numpy_type
 from ir.loop import Form, KernelForm, LoopProgram
 from ir.loop_interp import run_form, run_loop
 from ir.machine import Machine
+from ir.schedule import parse_schedule
 from ir.term import Load, Term
 
 CLASSES = ("exact", "finite", "reassociating", "rounding", "approximate")
@@ -62,12 +64,12 @@ def form_row(
     number: int, form: Form, region: Region, machine: Machine, error: float | None, launched: dict[str, int]
 ) -> dict[str, Any]:
     """One form; `class` is the weakest class among the laws on its chain. `launched` remembers launches by key."""
-    kernels = [kernel_row(k, form, machine, launched) for k in form.kernels]
+    kernels = [kernel_row(k, form, region.prices, machine, launched) for k in form.kernels]
     used = [LAWS[name].class_ for name in form.laws if name in LAWS]
     return {
         "id": number,
         "cost_us": form.cost_us,
-        "measured_us": None,
+        "measured_us": region.prices.form_us(form),
         "default": form is region.default,
         "chosen": form is region.chosen,
         "signature": form_signature(form),
@@ -81,18 +83,21 @@ def form_row(
     }
 
 
-def launches(known: Canonical, machine: Machine) -> int:
-    """Launches of a kernel under its default schedule."""
+def launches(known: Canonical, line: str, machine: Machine) -> int:
+    """Launches of a kernel under a line, or under its default schedule."""
     subject = known.kernel, tuple(map(at_pointer, known.buffers)), known.axes
-    return len(stages(*subject, default_schedule(*subject, machine), machine))
+    return len(stages(*subject, parse_schedule(line) if line else default_schedule(*subject, machine), machine))
 
 
-def kernel_row(kernel: KernelForm, form: Form, machine: Machine, launched: dict[str, int]) -> dict[str, Any]:
-    """One kernel: its key, axes, sweeps, states and work, and its launches under the default schedule."""
+def kernel_row(
+    kernel: KernelForm, form: Form, prices: Prices, machine: Machine, launched: dict[str, int]
+) -> dict[str, Any]:
+    """One kernel: its key, axes, sweeps, states and work, and its launches under the best line that is known."""
     cost = kernel_cost(kernel, form, machine)
-    known = canonical(kernel, form)
+    known = canonical(kernel, form, prices.quotients)
+    best = prices.known.get(known.key)
     if known.key not in launched:
-        launched[known.key] = launches(known, machine)
+        launched[known.key] = launches(known, best.schedule if best and best.status == "ok" else "", machine)
     used = sorted(frozenset[str]().union(*(p.axes for p in kernel.parts)) | set(cost.sweeps))
     return {
         "name": kernel.name,
@@ -106,6 +111,7 @@ def kernel_row(kernel: KernelForm, form: Form, machine: Machine, launched: dict[
         "bytes": cost.bytes,
         "launches": launched[known.key],
         "cost_us": cost.us,
+        "measured_us": best.time_us if best else None,
     }
 
 

@@ -23,6 +23,8 @@ from eggtile.pipeline import (
 from eggtile.planning import plan_of
 from eggtile.runtime import Execution, execution_for
 from eggtile.saved import save
+from eggtile.stores import opened
+from eggtile.tuning import tune, tuner_of
 from egraph.graph import EGraph
 from ir.loop import Form
 
@@ -93,6 +95,8 @@ def optimize(
     numerics: str = "default",
     target: str = "sm_90a",
     name: str = "program",
+    evidence: str | Path | None = None,
+    budget: float | None = None,
 ) -> Optimized:
     """Optimise a function or module for inputs like `inputs`; their values are used only where its course depends on data.
 
@@ -101,7 +105,14 @@ def optimize(
     one new tensor do not share memory with each other, and a view of an input under another type is a copy. A program
     whose control flow or extents depend on data runs in eager PyTorch as a whole; `report()["notes"]` says so.
 
+    Forms and schedules are chosen by what was measured: `evidence` is a store, a .jsonl file, "none", or else what
+    `eggtile.stores.opened` finds. With a `budget`, kernels are measured first, on the GPU, for about so many seconds.
+
     Refused, with one sentence: an input whose shape or strides the program changes, and a written input that shares
     memory with another (`CaptureError` when captured, `RequestError` when called). No gradients are computed.
     """
-    return Optimized(fn, inputs, name, Options(numerics=numerics, target=target))
+    options = Options(numerics=numerics, target=target, evidence=opened(evidence, write=budget is not None))
+    if budget is not None:
+        with tuner_of(options) as tuner:
+            tune(fn, inputs, name, tuner, budget)
+    return Optimized(fn, inputs, name, options)

@@ -15,10 +15,10 @@ from eggtile.clock import Clock
 from eggtile.plan import RequestError as RequestError
 from egraph.graph import EGraph
 from egraph.saturate import saturate
-from extract.cost import Cost
 from extract.evidence import Evidence
-from extract.forms import Price, default_form, forms
+from extract.forms import default_form, forms
 from extract.key import Canonical, canonical, form_key
+from extract.prices import Prices
 from extract.spaces import space
 from extract.stages import Stage, stages
 from extract.tiling import tile_program
@@ -33,6 +33,8 @@ from ir.tile import TileProgram
 
 LISTED = 12
 """How many forms are found where nothing else is asked for, so that their numbers are the same everywhere."""
+TUNED = 3
+"""How many forms a tuner measures in each round; programs of which something is measured are looked at as widely."""
 MOST_HELD = 64  # elements of one value in a thread; with what is computed of them, about its registers
 LINES_TRIED = 24
 
@@ -62,6 +64,11 @@ class Options:
     def count(self) -> int:
         """The number of forms to find."""
         return self.k or (LISTED if isinstance(self.form, int) else 1)
+
+    @property
+    def quotients(self) -> bool:
+        """Whether every division rounds once."""
+        return self.numerics == "strict"
 
     def machine(self) -> Machine:
         """The machine of the target; an unknown target is refused with the known ones."""
@@ -126,13 +133,14 @@ class CompiledKernel:
 
 @dataclass
 class Region:
-    """A stretch of the program without calls: its e-graph, its forms, and the chosen one's kernels."""
+    """A stretch of the program without calls: its e-graph, its forms at these prices, and the chosen one's kernels."""
 
     program: LoopProgram
     graph: EGraph
     default: Form
     forms: list[Form]
     chosen: Form
+    prices: Prices
     kernels: list[CompiledKernel] = field(default_factory=list)
 
     @property
@@ -230,21 +238,21 @@ def choose_forms(compiled: Compiled) -> Compiled:
 def chosen_region(program: LoopProgram, graph: EGraph, options: Options) -> Region:
     """Extract the forms of a region, at measured prices where there are some, and choose one."""
     machine = options.machine()
-    price = options.evidence.price(machine) if options.evidence is not None else None
-    default = priced(default_form(program, machine), price)
-    found = forms(graph, machine, k=options.count, price=price)
+    prices = Prices(options.evidence, machine, options.quotients)
+    default = prices.form(default_form(program, machine))
+    price = prices if prices.known else None
+    found = ranked(forms(graph, machine, k=options.count, price=price), prices)
+    if options.count == 1 and any(prices.measured(k, f) for f in (found[0], default) for k in f.kernels):
+        found = ranked(forms(graph, machine, k=TUNED, price=price), prices)[:1]
     as_written = form_key(default)
     found = [default if form_key(f) == as_written else f for f in found]
-    return Region(program, graph, default, found, pick(found, default, options))
+    return Region(program, graph, default, found, pick(found, default, options), prices)
 
 
-def priced(form: Form, price: Price | None) -> Form:
-    """The form at the prices of its kernels; `price` None leaves it as it is."""
-    if price is None:
-        return form
-    modelled: Mapping[str, Cost] = form.details["kernels"]  # type: ignore[assignment]
-    prices = [(price(k, form), modelled[k.name].us) for k in form.kernels]
-    return replace(form, cost_us=sum(by_model if us is None else us for us, by_model in prices))
+def ranked(found: Sequence[Form], prices: Prices) -> list[Form]:
+    """The forms at their prices, the cheapest first."""
+    best = sorted(map(prices.form, found), key=lambda f: f.cost_us)
+    return [replace(f, name=f"f{n}") for n, f in enumerate(best)]
 
 
 def pick(found: list[Form], default: Form, options: Options) -> Form:
@@ -280,28 +288,28 @@ def compile_kernel(
     """Canonicalise, schedule, tile, lower and emit one kernel; a kernel with a known key is not written twice."""
     machine = options.machine()
     with clock.span("schedule"):
-        known = canonical(kernel, form)
+        known = canonical(kernel, form, options.quotients)
         buffers = tuple(at_pointer(b) for b in known.buffers)
         line = choose_schedule(known, buffers, options, machine)
     key = (known.key, str(line))
     if key not in seen:
         with clock.span("schedule"):
             found = stages(known.kernel, buffers, known.axes, line, machine)
-        written = tuple(_written(stage, options, clock, observe) for stage in found)
+        written = tuple(_written(stage, known.quotients, options, clock, observe) for stage in found)
         made = tuple(b for b in found[-1].buffers if b.name not in known.names)
         fallback = line.get("WORK").startswith("points")
         seen[key] = CompiledKernel(kernel, known, line, fallback, written, made)
     return _named(seen[key], kernel, known.names)
 
 
-def _tiled(stage: Stage, options: Options) -> TileProgram:
-    return tile_program(stage.kernel, stage.buffers, stage.axes, stage.schedule, options.numerics == "strict")
+def _tiled(stage: Stage, quotients: bool) -> TileProgram:
+    return tile_program(stage.kernel, stage.buffers, stage.axes, stage.schedule, quotients)
 
 
-def _written(stage: Stage, options: Options, clock: Clock, observe: Observer | None) -> Launch:
+def _written(stage: Stage, quotients: bool, options: Options, clock: Clock, observe: Observer | None) -> Launch:
     """Tile, lower and emit one launch; its arguments have the names that the stage gives them."""
     with clock.span("schedule"):
-        tile = _tiled(stage, options)
+        tile = _tiled(stage, quotients)
     with clock.span("passes"):
         program = lower_tile(tile, options.machine(), observe)
     with clock.span("emit"):
@@ -320,7 +328,7 @@ def _named(compiled: CompiledKernel, kernel: KernelForm, names: Mapping[str, str
     return replace(compiled, form=kernel, launches=launches, scratch=scratch)
 
 
-def roomy_schedule(known: Canonical, buffers: Sequence[Buffer], options: Options, machine: Machine) -> Schedule:
+def roomy_schedule(known: Canonical, buffers: Sequence[Buffer], machine: Machine) -> Schedule:
     """The model's first line whose values fit a thread's registers as they are laid out; failing that, the narrowest.
 
     The model counts registers before layouts are chosen, so a line may hold more than it thinks.
@@ -328,7 +336,7 @@ def roomy_schedule(known: Canonical, buffers: Sequence[Buffer], options: Options
     narrowest: tuple[int, Schedule] | None = None
     for line in space(known.kernel, buffers, known.axes, machine).lines[:LINES_TRIED]:
         held = max(
-            widest_value(_tiled(stage, options), machine)
+            widest_value(_tiled(stage, known.quotients), machine)
             for stage in stages(known.kernel, buffers, known.axes, line, machine)
         )
         if held <= MOST_HELD:
@@ -345,7 +353,7 @@ def choose_schedule(known: Canonical, buffers: Sequence[Buffer], options: Option
         best = options.evidence.best(known.key, machine.name) if options.evidence is not None else None
         if best is not None:
             return parse_schedule(best.schedule)
-        return roomy_schedule(known, buffers, options, machine)
+        return roomy_schedule(known, buffers, machine)
     try:
         return space(known.kernel, buffers, known.axes, machine).check(options.schedule)
     except IRError as e:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from eggtile.pipeline import Compiled, Region
+from eggtile.pipeline import Compiled, CompiledKernel, Region
 from eggtile.plan import Plan, PlannedLaunch, Work, head
 from eggtile.returns import Layout, Output, Returns
+from ir.loop import Form, LoopProgram
 
 
 def plan_of(compiled: Compiled) -> Plan:
@@ -20,7 +22,7 @@ def plan_of(compiled: Compiled) -> Plan:
         tuple(buffers[n] for n in names[: compiled.arity]),
         {n: t.detach() for n in names[compiled.arity :] if (t := values[n]) is not None},
         tuple(b for b in buffers.values() if b.name not in values),
-        tuple(_work(s) if isinstance(s, Region) else s for s in compiled.steps),
+        tuple(work_of(s.program, s.chosen, s.kernels) if isinstance(s, Region) else s for s in compiled.steps),
         _returns(compiled),
         tuple(r.writes for r in captured.program.results if r.writes is not None),
         captured.calls,
@@ -28,12 +30,18 @@ def plan_of(compiled: Compiled) -> Plan:
     )
 
 
-def _work(region: Region) -> Work:
-    launches = tuple(PlannedLaunch(head(k.kernel), k.text, k.arguments) for k in region.launches if k.kernel.blocks)
-    outside = {b.name for b in region.program.buffers}
-    needed = (*region.chosen.buffers, *(b for k in region.kernels for b in k.scratch))
+def work_of(program: LoopProgram, form: Form, kernels: Sequence[CompiledKernel]) -> Work:
+    """The launches of a form of a region, given its kernels."""
+    launches = tuple(
+        PlannedLaunch(head(launch.kernel), launch.text, launch.arguments)
+        for k in kernels
+        for launch in k.launches
+        if launch.kernel.blocks
+    )
+    outside = {b.name for b in program.buffers}
+    needed = (*form.buffers, *(b for k in kernels for b in k.scratch))
     scratch = {b.name: b for b in needed if b.name not in outside}
-    filled = tuple(b.name for b in region.program.buffers if b.role == "input")
+    filled = tuple(b.name for b in program.buffers if b.role == "input")
     return Work(launches, tuple(scratch.values()), filled)
 
 

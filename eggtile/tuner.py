@@ -1,43 +1,36 @@
-"""The measuring loop: propose lines, compile them side by side, gate, time, store, extract again until nothing changes."""
+"""Measuring a kernel and a whole form: lines compiled side by side, gated, timed in turn, and stored as each is settled."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
-
-import torch
+from pathlib import Path
 
 from codegen.compile import Binary, CompileError, compile_text
 from codegen.emit import emit
 from codegen.lower import lower_tile
 from codegen.resources import complaints
+from codegen.trial import FIRST, Trial
 from codegen.worker import Code, Died, Job, Lap, Launch, Worker
-from eggtile.pipeline import (
-    Compiled,
-    Options,
-    Region,
-    RequestError,
-    at_pointer,
-    capture_and_lower,
-    choose_forms,
-    chosen_region,
-)
-from eggtile.tables import progress
+from eggtile.clock import Clock
+from eggtile.pipeline import Options, RequestError, at_pointer, compile_kernel, roomy_schedule
+from eggtile.plan import PlannedLaunch, Work, head
+from eggtile.planning import work_of
 from eggtile.trials import WORK, only_written, trials
+from eggtile.turn import turn
 from egraph.laws import LAWS
 from extract.cost import Cost, kernel_cost
-from extract.evidence import Evidence, Measurement, Where, family_of, source_hash
-from extract.key import Canonical, canonical
+from extract.evidence import FORM, Measurement, Where, rank, source_hash
+from extract.key import Canonical, canonical, form_key
+from extract.prices import Prices, family_of, shapes_of
 from extract.spaces import fallback_schedule, space
 from extract.stages import stages
 from extract.tiling import tile_program
-from ir.kernel import KernelProgram, Shared, walk
-from ir.loop import Buffer, Form, KernelForm
+from ir.kernel import KernelProgram
+from ir.loop import Buffer, Form, KernelForm, LoopProgram
 from ir.machine import Machine
 from ir.node import IRError
 from ir.schedule import Schedule
@@ -51,14 +44,15 @@ def build(known: Canonical, buffers: Sequence[Buffer], line: Schedule, machine: 
     """The kernel as the pipeline writes it."""
     out = []
     for stage in stages(known.kernel, buffers, known.axes, line, machine):
-        program = lower_tile(tile_program(stage.kernel, stage.buffers, stage.axes, stage.schedule), machine)
+        tile = tile_program(stage.kernel, stage.buffers, stage.axes, stage.schedule, known.quotients)
+        program = lower_tile(tile, machine)
         out.append((program, emit(program)))
     return tuple(out)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Lines a kernel, rounds of a race, seconds that a candidate may take, compilations side by side, gate's work."""
+    """Texts of a kernel, rounds of a race, seconds that a candidate may take, compilations side by side, gate's work."""
 
     lines: int = 12
     rounds: int = 21
@@ -78,10 +72,12 @@ class Failure:
 
 @dataclass
 class KernelReport:
-    """What is known of one kernel: the model's first line, the best line, and those that failed."""
+    """What is known of one kernel: its space, the model's line, the best line, and those that failed."""
 
     name: str
     key: str
+    shapes: str
+    space: int
     modelled_us: float
     default: str
     default_us: float | None = None
@@ -91,28 +87,6 @@ class KernelReport:
     adopted: int = 0
     known: int = 0
     failures: list[Failure] = field(default_factory=list)
-
-
-@dataclass
-class Report:
-    """The end of a tuning run: a row a kernel, `chosen` those of the forms chosen at last, `complete` if in budget."""
-
-    program: str
-    kernels: list[KernelReport]
-    chosen: list[str]
-    forms: list[str]
-    rounds: int
-    seconds: float
-    complete: bool
-
-    @property
-    def measured(self) -> int:
-        """Candidates that this run has measured."""
-        return sum(k.measured for k in self.kernels)
-
-    def json(self) -> dict[str, Any]:
-        """JSON values."""
-        return asdict(self) | {"measured": self.measured}
 
 
 @dataclass(frozen=True)
@@ -128,263 +102,295 @@ class _Subject:
 
 @dataclass
 class _Candidate:
-    """A line with its launches, and the row that will be stored for it; `buffers` are those of the kernel."""
+    """Launches on `buffers` and on scratch buffers of their own, and the row that will be stored for them."""
 
-    line: Schedule
-    built: Built
-    buffers: tuple[Buffer, ...]
+    work: Work
+    buffers: Sequence[Buffer]
     row: Measurement
-    binaries: Sequence[Binary | None] = ()
+    binaries: Sequence[Binary] = ()
 
     @property
     def text(self) -> str:
         """The text of all launches."""
-        return "\n".join(text for _, text in self.built)
+        return "\n".join(launch.text for launch in self.work.launches)
 
     def code(self) -> Code:
         """What a worker needs of it."""
-        places = {b.name: b for b in self.buffers}
-        places |= {b.name: b for program, _ in self.built for b in program.buffers if b.name not in places}
-        number = {name: n for n, name in enumerate(places)}
-        launches = []
-        for (program, text), binary in zip(self.built, self.binaries, strict=True):
-            header = replace(program, body=tuple(s for s in walk(program.body) if isinstance(s, Shared)))
-            launches.append(Launch(header, text, binary, tuple(number[b.name] for b in program.buffers)))
-        return Code(tuple(launches), tuple(places.values())[len(self.buffers) :], str(self.line))
+        number = {b.name: n for n, b in enumerate((*self.buffers, *self.work.scratch))}
+        launches = [
+            Launch(planned.kernel, planned.text, binary, tuple(number[a] for a in planned.arguments))
+            for planned, binary in zip(self.work.launches, self.binaries, strict=True)
+        ]
+        return Code(tuple(launches), self.work.scratch, self.row.schedule)
 
 
 class Tuner:
-    """Measures kernels into a store; without a worker it only takes over what was measured of equal texts."""
+    """Measures into the store of its options; without a worker it only takes over what was measured of equal texts.
+
+    `lock` is a file that stands for the card (`eggtile.turn`); `settled` is called for every line that is settled.
+    """
 
     def __init__(
         self,
-        machine: Machine,
-        evidence: Evidence,
+        options: Options,
         where: Where,
         worker: Worker | None,
         limits: Limits | None = None,
         clocks: Callable[[], str] = lambda: "",
         build: Build = build,
+        lock: Path | None = None,
     ) -> None:
-        self.machine, self.evidence, self.where, self.worker = machine, evidence, where, worker
-        self.limits, self.clocks, self.build = limits or Limits(), clocks, build
+        if options.evidence is None or options.evidence.path is None:
+            raise RequestError("what is measured needs a store to go to")
+        self.options, self.machine, self.evidence = options, options.machine(), options.evidence
+        self.where, self.worker, self.limits, self.lock = where, worker, limits or Limits(), lock
+        self.clocks, self.build = clocks, build
+        self.settled: Callable[[], object] = lambda: None
+        self._binaries: dict[str, Future[Binary]] = {}
+        self._pool = ThreadPoolExecutor(self.limits.threads)
+
+    # ---- kernels
 
     def kernel(self, kernel: KernelForm, form: Form) -> KernelReport:
         """Measure the model's first lines of a kernel, and the fall-back where none of them is right."""
-        known = canonical(kernel, form)
+        known = canonical(kernel, form, self.options.quotients)
         buffers = tuple(at_pointer(b) for b in known.buffers)
-        cost = kernel_cost(kernel, form, self.machine)
-        subject = _Subject(kernel, form, known, buffers, cost)
-        lines = space(known.kernel, buffers, known.axes, self.machine).lines[: self.limits.lines]
-        report = KernelReport(kernel.name, known.key, cost.us, str(lines[0]))
-        report.known = len({*map(str, lines)} & {*self.evidence.lines(known.key, self.where)})
-        self._lines(subject, lines, report)
-        found = self.evidence.lines(known.key, self.where)
+        subject = _Subject(kernel, form, known, buffers, kernel_cost(kernel, form, self.machine))
+        listed = space(known.kernel, buffers, known.axes, self.machine)
+        default = roomy_schedule(known, buffers, self.machine)
+        report = KernelReport(
+            kernel.name, known.key, shapes_of(kernel, form), listed.size, subject.cost.us, str(default)
+        )
+        self._lines(subject, dict.fromkeys((default, *listed.lines)), self.limits.lines, report)
+        found = self._known(known.key)
         if not any(m.status == "ok" for m in found.values()) and self.worker is not None:
-            self._lines(subject, [fallback_schedule(known.kernel)], report)
-            found = self.evidence.lines(known.key, self.where)
-        right = sorted((m for m in found.values() if m.status == "ok"), key=lambda m: m.time_us or 0.0)
+            self._lines(subject, [fallback_schedule(known.kernel)], 1, report)
+            found = self._known(known.key)
+        best = min((m for m in found.values() if m.status == "ok"), key=rank, default=None)
         report.default_us = found[report.default].time_us if report.default in found else None
-        if right:
-            report.best, report.best_us = right[0].schedule, right[0].time_us
+        if best is not None:
+            report.best, report.best_us = best.schedule, best.time_us
         report.failures = [Failure(m.schedule, m.status, m.reason) for m in found.values() if m.status != "ok"]
         return report
 
-    def _lines(self, subject: _Subject, lines: Sequence[Schedule], report: KernelReport) -> None:
-        """Settle every line that the store does not know; lines with one text are measured once."""
-        have = self.evidence.lines(subject.known.key, self.where)
-        by_text: dict[str, list[_Candidate]] = {}
+    def _known(self, key: str) -> dict[str, Measurement]:
+        return self.evidence.lines(key, self.where)
+
+    def _lines(self, subject: _Subject, lines: Iterable[Schedule], texts: int, report: KernelReport) -> None:
+        """Settle lines until so many texts are; lines with one text are measured once."""
+        have, seen = self._known(subject.known.key), set[str]()
+        fresh: dict[str, list[_Candidate]] = {}
         for line in lines:
-            if str(line) not in have and (made := self._written(subject, line)) is not None:
-                by_text.setdefault(made.text, []).append(made)
-        for text, alike in list(by_text.items()):
-            old = self.evidence.same_text(subject.known.key, alike[0].row.source, self.where)
-            if old is not None:
-                where = replace(old.where, code=self.where.code)
-                self.evidence.add(*(replace(old, schedule=str(c.line), where=where) for c in alike))
-                report.adopted += len(by_text.pop(text))
-        if by_text and self.worker is not None:
-            for c, row in self._measured(subject, [alike[0] for alike in by_text.values()], self.worker):
+            if len(seen) >= texts:
+                break
+            if (known := have.get(str(line))) is not None:
+                report.known += 1
+                seen |= {known.source} - {""}
+            elif (made := self._written(subject, line)) is not None:
+                seen.add(made.row.source)
+                fresh.setdefault(made.row.source, []).append(made)
+        for source, alike in list(fresh.items()):
+            if self._adopted(alike):
+                report.adopted += len(fresh.pop(source))
+        if fresh and self.worker is not None:
+            first = [alike[0] for alike in fresh.values()]
+            self._compile(first)
+            job = self._job(subject)
+            for c in self._settled(job, first, self.worker):
                 report.measured += 1
-                self.evidence.add(*(replace(row, schedule=str(twin.line)) for twin in by_text[c.text][1:]))
+                twins = fresh[c.row.source][1:]
+                self.evidence.add(*(replace(c.row, schedule=twin.row.schedule) for twin in twins))
 
     def _written(self, subject: _Subject, line: Schedule) -> _Candidate | None:
-        """A candidate's text; a line that cannot be lowered is stored as refused."""
-        row = Measurement(
-            subject.known.key,
-            str(line),
-            self.where,
-            "refused",
-            family=family_of(subject.kernel, subject.cost, line),
-            modelled_us=subject.cost.us,
-            taken=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
+        """A candidate; a line that cannot be lowered is stored as refused."""
+        family = family_of(subject.kernel, subject.cost, line)
+        row = self._row(subject.known.key, str(line), family, shapes_of(subject.kernel, subject.form))
+        row = replace(row, modelled_us=subject.cost.us)
         try:
             built = self.build(subject.known, subject.buffers, line, self.machine)
         except IRError as e:
             self.evidence.add(replace(row, reason=str(e)))
             return None
-        made = _Candidate(line, built, subject.buffers, row)
+        made = _Candidate(_work(built, subject.buffers), subject.buffers, row)
         made.row = replace(row, source=source_hash(made.text))
+        return made
+
+    def _row(self, key: str, line: str, family: str, shapes: str) -> Measurement:
+        """A row of this place that says nothing yet."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return Measurement(key, line, self.where, "refused", family=family, shapes=shapes, taken=now)
+
+    def _adopted(self, alike: Sequence[_Candidate]) -> bool:
+        """Whether candidates with one text are known by what other code made of it; then they are stored."""
+        row = alike[0].row
+        old = self.evidence.same_text(row.key, row.source, self.where)
+        if old is not None:
+            where = replace(old.where, code=self.where.code)
+            known = replace(old, where=where, family=row.family, shapes=row.shapes, modelled_us=row.modelled_us)
+            self.evidence.add(*(replace(known, schedule=c.row.schedule) for c in alike))
+        return old is not None
+
+    def _job(self, subject: _Subject) -> Job:
+        """The kernel's trials; where they only sample its values, with the fall-back to hold the rest to."""
+        known, used = subject.known, [LAWS[n].class_ for n in subject.form.laws if n in LAWS]
+        exact = all(c == "exact" for c in used)
+        expected = trials(known.kernel, subject.buffers, known.axes, exact, self.limits.work)
+        fresh, extent = frozenset(only_written(known.kernel)), max(known.axes.values(), default=1)
+        job = Job(subject.buffers, fresh, extent, tuple(expected))
+        if all(t.whole for t in expected):
+            return job
+        built = self.build(subject.known, subject.buffers, fallback_schedule(known.kernel), self.machine)
+        plain = _Candidate(_work(built, subject.buffers), subject.buffers, self._row("", "fall-back", "", ""))
+        return replace(job, fallback=plain.code() if self._compiled(plain) else None)
+
+    # ---- whole forms
+
+    def forms(self, program: LoopProgram, found: Sequence[Form]) -> int:
+        """Time forms whose kernels all have a right line side by side, if one of them is not known; gives how many."""
+        prices = Prices(self.evidence, self.machine, self.options.quotients)
+        candidates = [c for f in found if (c := self._whole(program, f, prices)) is not None]
+        candidates = list({c.row.key: c for c in candidates}.values())
+        new = [c for c in candidates if c.row.schedule not in self._known(c.row.key) and not self._adopted([c])]
+        if not new or self.worker is None:
+            return 0
+        buffers, outputs = candidates[0].buffers, [b.name for b in program.buffers if b.role != "input"]
+        self._compile(candidates)
+        ready = [c for c in candidates if self._compiled(c)]
+        job = Job(tuple(buffers), frozenset(outputs), max(program.axes.values(), default=1), (Trial(FIRST),))
+        self._open(job, self.worker)
+        self._race(ready, self.worker)
+        return len(ready)
+
+    def _whole(self, program: LoopProgram, form: Form, prices: Prices) -> _Candidate | None:
+        """A form under the best lines of its kernels; None where one has none, or where nothing is launched."""
+        found = [prices.measured(k, form) for k in form.kernels if stores_something(k, form)]
+        times = [m.time_us for m in found if m is not None and m.time_us is not None]
+        if not found or len(times) < len(found):
+            return None
+        kernels = [compile_kernel(k, form, self.options, Clock(), {}, None) for k in form.kernels]
+        shapes = " ".join(f"{b.dtype}{list(b.shape)}".replace(" ", "") for b in program.buffers)
+        row = self._row(
+            form_key(form, self.options.quotients), " | ".join(m.schedule for m in found if m), FORM, shapes
+        )
+        made = _Candidate(work_of(program, form, kernels), tuple(map(at_pointer, program.buffers)), row)
+        made.row = replace(row, modelled_us=sum(times), source=source_hash(made.text))
         return made
 
     # ---- compile, gate, time
 
-    def _measured(
-        self, subject: _Subject, candidates: Sequence[_Candidate], worker: Worker
-    ) -> Iterator[tuple[_Candidate, Measurement]]:
-        """Settle candidates and store every one as soon as it is settled."""
-        with ThreadPoolExecutor(self.limits.threads) as pool:
-            compiling = [
-                [pool.submit(compile_text, text, self.machine.target) for _, text in c.built] for c in candidates
-            ]
-            job = self._job(subject)
-            if not all(t.whole for t in job.trials):
-                job = replace(job, fallback=self._fallback(subject))
-            compiled = [c for c, f in zip(candidates, compiling, strict=True) if self._compiled(c, f)]
-        passed = []
+    def _compile(self, candidates: Sequence[_Candidate]) -> None:
+        """Begin to compile texts that are not compiled yet."""
+        for launch in (launch for c in candidates for launch in c.work.launches):
+            if launch.text not in self._binaries:
+                self._binaries[launch.text] = self._pool.submit(compile_text, launch.text, self.machine.target)
+
+    def _compiled(self, c: _Candidate) -> bool:
+        """Whether a candidate is fit to run; its row says why where it is not."""
+        self._compile([c])
+        try:
+            c.binaries = [self._binaries[launch.text].result() for launch in c.work.launches]
+        except CompileError as e:
+            c.row = replace(c.row, reason=str(e).splitlines()[0])
+            return False
+        found = [x for b in c.binaries for x in complaints(b.log)]
+        c.row = replace(
+            c.row,
+            registers=max(b.registers for b in c.binaries),
+            spill_bytes=max(b.spill_bytes for b in c.binaries),
+            shared_bytes=max(b.shared_bytes for b in c.binaries),
+            status="spills" if found else c.row.status,
+            reason="; ".join(found),
+        )
+        return not found
+
+    def _settled(self, job: Job, candidates: Sequence[_Candidate], worker: Worker) -> Sequence[_Candidate]:
+        """The candidates, each gated, timed if it passes, and stored as soon as it is settled."""
+        compiled, passed = [], []
+        for c in candidates:
+            if self._compiled(c):
+                compiled.append(c)
+            else:
+                self._store(c)
         if compiled:
             self._open(job, worker)
         for c in compiled:
             try:
-                verdict = worker.check(c.code(), self.limits.candidate_s)
+                with turn(self.lock, alone=False):
+                    found = worker.check(c.code(), self.limits.candidate_s)
                 c.row = replace(
-                    c.row, status=verdict.status, error=verdict.error, bound=verdict.bound, reason=verdict.reason
+                    c.row, status=found.status, error=found.error, bound=found.bound, reason=found.reason
                 )
             except Died as e:
                 c.row = replace(c.row, status=e.status, reason=e.reason)
             if c.row.status == "ok":
                 passed.append(c)
             else:
-                self.evidence.add(_finite(c.row))
-        for c, lap in self._raced(passed, worker):
-            if isinstance(lap, Died):
-                c.row = replace(c.row, status=lap.status, reason=f"while it was timed: {lap.reason}")
-            else:
-                c.row = _timed(c.row, lap, self.clocks())
-            self.evidence.add(_finite(c.row))
-        return ((c, _finite(c.row)) for c in candidates)
+                self._store(c)
+        self._race(passed, worker)
+        return candidates
 
-    def _compiled(self, c: _Candidate, futures: Sequence[Future[Binary]]) -> bool:
-        """Whether a candidate is fit to run; what does not compile or spills is stored."""
-        try:
-            binaries = [f.result() for f in futures]
-        except CompileError as e:
-            c.row = replace(c.row, reason=str(e).splitlines()[0])
-            self.evidence.add(c.row)
-            return False
-        c.binaries, found = binaries, [x for b in binaries for x in complaints(b.log)]
-        c.row = replace(
-            c.row,
-            registers=max(b.registers for b in binaries),
-            spill_bytes=max(b.spill_bytes for b in binaries),
-            shared_bytes=max(b.shared_bytes for b in binaries),
-        )
-        if found:
-            c.row = replace(c.row, status="spills", reason="; ".join(found))
-            self.evidence.add(c.row)
-        return not found
-
-    def _job(self, subject: _Subject) -> Job:
-        known, used = subject.known, [LAWS[n].class_ for n in subject.form.laws if n in LAWS]
-        expected = trials(
-            known.kernel, subject.buffers, known.axes, all(c == "exact" for c in used), self.limits.work
-        )
-        fresh = frozenset(only_written(known.kernel))
-        return Job(subject.buffers, fresh, max(known.axes.values(), default=1), tuple(expected))
-
-    def _fallback(self, subject: _Subject) -> Code:
-        line = fallback_schedule(subject.known.kernel)
-        built = self.build(subject.known, subject.buffers, line, self.machine)
-        binaries = [compile_text(text, self.machine.target) for _, text in built]
-        return _Candidate(line, built, subject.buffers, Measurement("", "", self.where, "ok"), binaries).code()
+    def _store(self, c: _Candidate) -> None:
+        """Store the row of a candidate; an infinite or undefined error, which JSON cannot hold, is left out."""
+        if c.row.error is not None and not abs(c.row.error) < float("inf"):
+            c.row = replace(c.row, error=None)
+        self.evidence.add(c.row)
+        self.settled()
 
     def _open(self, job: Job, worker: Worker) -> None:
         """Open the job; without its fall-back where that does not run."""
-        try:
-            worker.open(job, 4 * self.limits.candidate_s)
-        except Died:
-            worker.open(replace(job, fallback=None), 4 * self.limits.candidate_s)
+        with turn(self.lock, alone=False):
+            try:
+                worker.open(job, 4 * self.limits.candidate_s)
+            except Died:
+                worker.open(replace(job, fallback=None), 4 * self.limits.candidate_s)
 
-    def _raced(self, candidates: Sequence[_Candidate], worker: Worker) -> Iterator[tuple[_Candidate, Lap | Died]]:
+    def _race(self, candidates: Sequence[_Candidate], worker: Worker) -> None:
+        """Time candidates side by side and store them."""
+        for c, lap in self._laps(candidates, worker):
+            if isinstance(lap, Died):
+                c.row = replace(c.row, status=lap.status, reason=f"while it was timed: {lap.reason}")
+            else:
+                c.row = _timed(c.row, lap)
+            self._store(c)
+
+    def _laps(self, candidates: Sequence[_Candidate], worker: Worker) -> Iterator[tuple[_Candidate, Lap | Died]]:
         """Time candidates side by side; where that kills the worker, halves are timed, down to the one at fault."""
         if not candidates:
             return
         codes = [c.code() for c in candidates]
         try:
-            laps = worker.race(codes, self.limits.rounds, self.limits.candidate_s + len(codes))
+            with turn(self.lock, alone=True):
+                laps = worker.race(codes, self.limits.rounds, self.limits.candidate_s * (1 + len(codes) / 12))
+                clocks = self.clocks()
         except Died as e:
             if len(candidates) == 1:
                 yield candidates[0], e
                 return
             middle = len(candidates) // 2
-            yield from self._raced(candidates[:middle], worker)
-            yield from self._raced(candidates[middle:], worker)
+            yield from self._laps(candidates[:middle], worker)
+            yield from self._laps(candidates[middle:], worker)
             return
-        yield from zip(candidates, laps, strict=True)
+        for c, lap in zip(candidates, laps, strict=True):
+            c.row = replace(c.row, clocks=clocks)
+            yield c, lap
 
 
-def _timed(row: Measurement, lap: Lap, clocks: str) -> Measurement:
+def _work(built: Built, buffers: Sequence[Buffer]) -> Work:
+    """Launches as data, with the buffers that stand between them."""
+    launches = tuple(PlannedLaunch(head(p), text, tuple(b.name for b in p.buffers)) for p, text in built)
+    outside = {b.name for b in buffers}
+    scratch = {b.name: b for p, _ in built for b in p.buffers if b.name not in outside}
+    return Work(launches, tuple(scratch.values()), ())
+
+
+def stores_something(kernel: KernelForm, form: Form) -> bool:
+    """Whether a kernel has anything to store: along an empty axis there is nothing."""
+    return any(all(form.axes[a] for a in s.axes) for s in kernel.stores)
+
+
+def _timed(row: Measurement, lap: Lap) -> Measurement:
     t = lap.time
     reason = "" if lap.cold else "timed with warm inputs only, as far from the best"
     return replace(
-        row, time_us=t.median_us, low_us=t.low_us, high_us=t.high_us, rounds=t.rounds, clocks=clocks, reason=reason
+        row, status="ok", time_us=t.median_us, low_us=t.low_us, high_us=t.high_us, rounds=t.rounds, reason=reason
     )
-
-
-def _finite(row: Measurement) -> Measurement:
-    """The row with None for an infinite or undefined error, which JSON cannot hold."""
-    return row if row.error is None or abs(row.error) < float("inf") else replace(row, error=None)
-
-
-# ---- programs
-
-
-def tune(
-    fn: Callable[..., object] | torch.nn.Module,
-    inputs: Sequence[torch.Tensor],
-    name: str,
-    options: Options,
-    tuner: Tuner,
-    budget_s: float = 600.0,
-) -> Report:
-    """Measure the kernels of the best forms and of the default one; extract again at measured prices until stable."""
-    if options.evidence is not tuner.evidence:
-        raise RequestError("the options and the tuner have different stores of evidence")
-    start = time.monotonic()
-    options = replace(options, explain=True)  # the gate asks of exact forms what the others need not hold
-    compiled = choose_forms(capture_and_lower(fn, inputs, name, options))
-    reports: dict[str, KernelReport] = {}
-    rounds, complete = 0, True
-    with progress() as bar:
-        task = bar.add_task("measuring kernels", total=None)
-        while fresh := {key: at for key, at in _kernels(compiled).items() if key not in reports}:
-            bar.update(task, total=len(reports) + len(fresh))
-            for key, (kernel, form) in fresh.items():
-                if time.monotonic() - start > budget_s:
-                    complete = False
-                    break
-                reports[key] = tuner.kernel(kernel, form)
-                bar.advance(task)
-            if not complete:
-                break
-            rounds += 1
-            compiled.steps = [
-                chosen_region(s.program, s.graph, options) if isinstance(s, Region) else s for s in compiled.steps
-            ]
-    chosen = [canonical(k, r.chosen).key for r in compiled.regions for k in r.chosen.kernels]
-    forms = [r.chosen.name for r in compiled.regions]
-    seconds = time.monotonic() - start
-    return Report(name, list(reports.values()), chosen, forms, rounds, seconds, complete)
-
-
-def _kernels(compiled: Compiled) -> dict[str, tuple[KernelForm, Form]]:
-    """The kernels worth measuring by key: those of the chosen form, of the other best ones, and of the default."""
-    found: dict[str, tuple[KernelForm, Form]] = {}
-    for r in compiled.regions:
-        for form in (r.chosen, *r.forms, r.default):
-            for kernel in form.kernels:
-                if not any(all(form.axes[a] for a in s.axes) for s in kernel.stores):
-                    continue  # nothing is stored along an empty axis
-                found.setdefault(canonical(kernel, form).key, (kernel, form))
-    return found

@@ -1,7 +1,8 @@
-"""The store of measurements: what was run where, how it went and how long it took; prices for extraction.
+"""The store of measurements: what was run where, how it went and how long it took.
 
-A row is one kernel (by key) under one schedule line in one place (`Where`). Failures are kept as results are. The
-store is one SQLite file in WAL mode: a commit survives the death of the process, readers and writers may be many.
+A row is one kernel (by key) under one schedule line in one place (`Where`), or one whole form under the lines of its
+kernels. Failures are kept as results are. The store is one SQLite file in WAL mode: a commit survives the death of the
+process, readers and writers may be many. What comes with the project lies under it, and is never changed.
 """
 
 from __future__ import annotations
@@ -9,38 +10,43 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import sqlite3
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from extract.cost import Cost, kernel_cost
-from extract.key import canonical
-from ir import term as T
-from ir.loop import Form, KernelForm
-from ir.machine import Machine
-from ir.node import IRError, postorder
-from ir.schedule import Schedule
+from ir.node import IRError
 
 STATUSES = ("ok", "wrong", "refused", "crashed", "hung", "spills")
-OPTIMISM = 0.1  # the quantile of measured / modelled at which a family's unmeasured kernels are priced
-HOPELESS_US = 1e7  # the price of a kernel none of whose measured lines is right
 SHIPPED = Path(__file__).with_name("evidence_h200.jsonl")
+FORM = "form"
+"""The family of rows that time a whole form: its key is the form's, `modelled_us` the sum of its kernels' times."""
 _ROOT = Path(__file__).parents[1]
-_SOURCES = ("codegen/**/*.py", "extract/tiling.py", "ir/*.py")
+_WRITERS = ("extract/stages.py", "extract/tiling.py", "codegen/lower.py", "codegen/emit.py", "codegen/compile.py")
+_IMPORT = re.compile(r"^from (\S+) import (.+)$", re.MULTILINE)
 
 
 @cache
 def code_version() -> str:
-    """A hash of the sources that decide which text a kernel and its line become."""
-    made = hashlib.blake2b(digest_size=8)
-    for pattern in _SOURCES:
-        for path in sorted(_ROOT.glob(pattern)):
-            made.update(path.relative_to(_ROOT).as_posix().encode() + b"\0" + path.read_bytes())
-    return made.hexdigest()
+    """A hash of the sources that decide which binary a kernel and its line become: its writers and what they import."""
+    return hashlib.blake2b(b"\0".join(p.encode() + b"\0" + t for p, t in sources()), digest_size=8).hexdigest()
+
+
+def sources() -> list[tuple[str, bytes]]:
+    """The files of which `code_version` is a hash, with their content."""
+    found: dict[str, bytes] = {}
+    open_ = list(_WRITERS)
+    while open_:
+        path = open_.pop()
+        if path not in found and (_ROOT / path).exists():
+            found[path] = (_ROOT / path).read_bytes()
+            for module, names in _IMPORT.findall(found[path].decode()):
+                folder = module.replace(".", "/")
+                open_ += [f"{folder}.py", *(f"{folder}/{n.split()[0]}.py" for n in names.split(", "))]
+    return sorted(found.items())
 
 
 def source_hash(text: str) -> str:
@@ -62,7 +68,10 @@ class Where:
 
 @dataclass(frozen=True)
 class Measurement:
-    """How a kernel under a schedule line did; `error` and `bound` are relative to float64, as `codegen.gate` says."""
+    """How a kernel under a schedule line did; `error` and `bound` are relative to float64, as `codegen.gate` says.
+
+    `shapes` are the types and shapes of what it writes and reads.
+    """
 
     key: str
     schedule: str
@@ -80,6 +89,7 @@ class Measurement:
     clocks: str = ""
     source: str = ""
     family: str = ""
+    shapes: str = ""
     modelled_us: float | None = None
     reason: str = ""
     taken: str = ""
@@ -116,23 +126,52 @@ def _given(where: Where) -> dict[str, object]:
     return {k: v for k, v in asdict(where).items() if v}
 
 
-class Evidence:
-    """Measurements in one file; `code` is the version of laws and generator whose rows count."""
+@cache
+def _parsed(path: Path, _: int) -> tuple[tuple[object, ...], ...]:
+    """The rows of a JSON-lines file, which is known to be the same while its time is."""
+    try:
+        new = [_measurement(json.loads(line)) for line in path.read_text().splitlines()]
+    except json.JSONDecodeError as e:
+        raise IRError(f"{path} is not in JSON lines: {e}") from None
+    return tuple(_values(m) for m in new)
 
-    def __init__(self, path: Path | str, code: str | None = None) -> None:
-        self.path, self.code = Path(path), code_version() if code is None else code
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+
+def _values(m: Measurement) -> tuple[object, ...]:
+    row = m.row()
+    return tuple(row[c] for c in _COLUMNS)
+
+
+class Evidence:
+    """Measurements in one file, over those of `under`, JSON lines that are only read; `code` is the version that counts.
+
+    Without a file it holds what it is given in memory.
+    """
+
+    def __init__(self, path: Path | str | None, code: str | None = None, under: Path | None = None) -> None:
+        self.path = None if path is None else Path(path)
+        self.code = code_version() if code is None else code
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        table = f"({', '.join(_COLUMNS)}, primary key ({', '.join(_IDENTITY)}))"
+        same = " and ".join(f"m.{c} = u.{c}" for c in _IDENTITY)
         try:
-            self.base = sqlite3.connect(self.path, timeout=30.0, isolation_level=None)
+            self.base = sqlite3.connect(self.path or ":memory:", timeout=30.0, isolation_level=None)
             self.base.row_factory = sqlite3.Row
             self.base.execute("pragma journal_mode = wal")
             self.base.execute("pragma synchronous = normal")
+            self.base.execute(f"create table if not exists main.measured {table}")
+            found = [r["name"] for r in self.base.execute("pragma main.table_info(measured)")]
+            if found != list(_COLUMNS):
+                raise IRError(f"{self.path} is a store of evidence with other columns; remove it to begin anew")
+            self.base.execute(f"create temp table under {table}")
             self.base.execute(
-                f"create table if not exists measured ({', '.join(_COLUMNS)}, primary key ({', '.join(_IDENTITY)}))"
+                "create temp view known as select * from main.measured union all select * from temp.under u"
+                f" where not exists (select 1 from main.measured m where {same})"
             )
-            self.base.execute("create table if not exists taken_in (digest primary key)")
         except sqlite3.Error as e:
             raise IRError(f"{self.path} is no store of evidence: {e}") from None
+        if under is not None and under.exists():
+            self._insert("temp.under", "ignore", _parsed(under, under.stat().st_mtime_ns))
 
     def close(self) -> None:
         """Close the file."""
@@ -142,21 +181,20 @@ class Evidence:
 
     def add(self, *measured: Measurement) -> None:
         """Store measurements in one transaction; each replaces what was known of the same kernel, line and place."""
-        self._insert("replace", measured)
+        self._insert("main.measured", "replace", map(_values, measured))
 
-    def _insert(self, conflict: str, measured: Iterable[Measurement]) -> int:
-        rows = [tuple(m.row()[c] for c in _COLUMNS) for m in measured]
+    def _insert(self, table: str, conflict: str, rows: Iterable[tuple[object, ...]]) -> int:
         marks = ", ".join("?" * len(_COLUMNS))
         with self.base:
-            self.base.execute("begin immediate")
+            self.base.execute("begin immediate" if table.startswith("main.") else "begin")
             before = self.base.total_changes
-            self.base.executemany(f"insert or {conflict} into measured values ({marks})", rows)
+            self.base.executemany(f"insert or {conflict} into {table} values ({marks})", rows)
             return self.base.total_changes - before
 
     def rows(self, **wanted: object) -> list[Measurement]:
         """Measurements whose columns have these values, in the order of their identity."""
         where, values = self._where(wanted)
-        query = f"select * from measured where {where} order by {', '.join(_IDENTITY)}"
+        query = f"select * from known where {where} order by {', '.join(_IDENTITY)}"
         return [_measurement(dict(r)) for r in self.base.execute(query, values)]
 
     def _where(self, wanted: Mapping[str, object]) -> tuple[str, tuple[object, ...]]:
@@ -172,7 +210,7 @@ class Evidence:
     def best(self, key: str, machine: str) -> Measurement | None:
         """The fastest right line of a kernel on a machine, by any toolchain, for this version of the code."""
         found = self.rows(key=key, machine=machine, code=self.code, status="ok")
-        return min(found, key=_rank, default=None)
+        return min(found, key=rank, default=None)
 
     def same_text(self, key: str, source: str, where: Where) -> Measurement | None:
         """What is known of a kernel with this very text in this place, whatever version of the code or line made it."""
@@ -193,9 +231,9 @@ class Evidence:
         return "measured here" if "ok" in here else f"no line is right here: {', '.join(sorted(here))}"
 
     def clear(self, **wanted: object) -> int:
-        """Forget the rows whose columns have these values; gives their number."""
+        """Forget the file's rows whose columns have these values; gives their number."""
         where, values = self._where(wanted)
-        return self.base.execute(f"delete from measured where {where}", values).rowcount
+        return self.base.execute(f"delete from main.measured where {where}", values).rowcount
 
     # ---- JSON lines
 
@@ -207,87 +245,9 @@ class Evidence:
 
     def import_(self, path: Path) -> int:
         """Take in the rows of a JSON-lines file; what is known already stays. Gives the number of new rows."""
-        text = path.read_text()
-        try:
-            new = [_measurement(json.loads(line)) for line in text.splitlines()]
-        except json.JSONDecodeError as e:
-            raise IRError(f"{path} is not in JSON lines: {e}") from None
-        return self._insert("ignore", new)
-
-    def import_shipped(self, path: Path = SHIPPED) -> None:
-        """Take in the evidence that comes with the project, once for each content of its file."""
-        if not path.exists():
-            return
-        digest = hashlib.blake2b(path.read_bytes(), digest_size=12).hexdigest()
-        if not self.base.execute("select 1 from taken_in where digest = ?", (digest,)).fetchone():
-            self.import_(path)
-            self.base.execute("insert or ignore into taken_in values (?)", (digest,))
-
-    # ---- prices
-
-    def price(self, machine: Machine) -> Callable[[KernelForm, Form], float | None]:
-        """What a kernel costs in us: its best measured time, or else the model's under its family's best ratios.
-
-        None where neither is known. The store is read once, now.
-        """
-        known = _prices(self.rows(machine=machine.name, code=self.code))
-        ratios = family_ratios(m for m in known.values() if m.status == "ok")
-
-        def price(kernel: KernelForm, form: Form) -> float | None:
-            found = known.get(canonical(kernel, form).key) if known else None
-            if found is not None:
-                return HOPELESS_US if found.time_us is None else found.time_us
-            if not ratios:
-                return None
-            cost = kernel_cost(kernel, form, machine)
-            ratio = ratios.get(shape_of(kernel, cost))
-            return None if ratio is None else ratio * cost.us
-
-        return price
+        return self._insert("main.measured", "ignore", _parsed(path, path.stat().st_mtime_ns))
 
 
-def _rank(m: Measurement) -> tuple[float, str]:
+def rank(m: Measurement) -> tuple[float, str]:
+    """By time; what is not right comes last."""
     return math.inf if m.time_us is None or m.status != "ok" else m.time_us, m.schedule
-
-
-def _prices(rows: Iterable[Measurement]) -> dict[str, Measurement]:
-    """The best row of each kernel; one without a time where no line is right."""
-    found: dict[str, Measurement] = {}
-    for m in rows:
-        m = m if m.status == "ok" else replace(m, time_us=None)
-        if m.key not in found or _rank(m) < _rank(found[m.key]):
-            found[m.key] = m
-    return found
-
-
-# ---- families
-
-
-def shape_of(kernel: KernelForm, cost: Cost) -> str:
-    """The part of a kernel's family that its schedule does not decide: contractions, states, gathers."""
-    terms = [t for s in kernel.stores for t in (*s.index, s.value)]
-    loads = [t for t in postorder(*terms) if isinstance(t, T.Load)]
-    gathers = any(isinstance(x, T.Load) for t in loads for x in postorder(*t.index))
-    streamed = "streamed" if cost.states else "plain"
-    return f"c{cost.contractions}/{streamed}/{'gathers' if gathers else 'affine'}"
-
-
-def family_of(kernel: KernelForm, cost: Cost, line: Schedule) -> str:
-    """Kernels whose times the model misjudges alike: by the unit that multiplies, and by shape."""
-    tile = line.get("TILE")
-    unit = next((u for u in ("wgmma", "mma") if tile.startswith(u)), "scalar")
-    return f"{unit}/{shape_of(kernel, cost)}"
-
-
-def family_ratios(best: Iterable[Measurement]) -> dict[str, float]:
-    """Measured over modelled time of each shape: a low quantile, of the unit in whose favour it is lowest."""
-    taken: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for m in best:
-        if m.time_us and m.modelled_us:
-            unit, shape = m.family.split("/", 1)
-            taken[shape][unit].append(m.time_us / m.modelled_us)
-    return {shape: min(_low(ratios) for ratios in units.values()) for shape, units in taken.items()}
-
-
-def _low(values: list[float]) -> float:
-    return sorted(values)[int(OPTIMISM * (len(values) - 1))]

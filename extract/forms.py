@@ -27,7 +27,8 @@ from extract.source import Source
 from ir.loop import Form, KernelForm, LoopProgram
 from ir.machine import Machine
 
-Price = Callable[[KernelForm, Form], float | None]
+Price = Callable[[KernelForm, Form, Cost], float | None]
+"""The time of a kernel in us, given what the model says of it; None where the model's is to stand."""
 MOST_PER_CLASS = 24  # fragments of a class when many forms are asked for
 TRIES = 3  # covers solved for each form asked for, since some differ by trivial moves
 
@@ -135,7 +136,7 @@ class Region:
     def _priced(self, c: Candidate, price: Price) -> Candidate:
         pricing = self.fragments.pricing
         form = Form("", pricing.extents, tuple(pricing.buffers.values()), ())
-        us = price(self.candidates.kernel(c), form)
+        us = price(self.candidates.kernel(c), form, c.cost)
         return c if us is None else replace(c, us=us)
 
 
@@ -218,7 +219,7 @@ def _costed(form: Form, machine: Machine, price: Price | None, signature: tuple[
     loops: dict[str, int] = {}
     for kernel in form.kernels:
         cost = costs[kernel.name]
-        measured = price(kernel, form) if price is not None else None
+        measured = price(kernel, form, cost) if price is not None else None
         total += cost.us if measured is None else measured
         for axis, n in cost.sweeps.items():
             loops[axis] = loops.get(axis, 0) + n

@@ -86,9 +86,13 @@ def point(line: Schedule) -> Point:
 
 @dataclass(frozen=True)
 class Space:
-    """The listed lines of a kernel's space, best first by the model; the fall-back is last."""
+    """The listed lines of a kernel's space, best first by the model; the fall-back, which it does not time, is last.
+
+    `us` are the modelled times of the others.
+    """
 
     lines: tuple[Schedule, ...]
+    us: tuple[float, ...]
     subject: Subject
 
     @property
@@ -239,8 +243,8 @@ def space(
         priced |= _split_points(subject, whole.blocks(best))
     legal = [p for p, us in priced.items() if us < math.inf]
     ranked = sorted(legal, key=lambda p: _rank(p, priced[p]))[:most]
-    lines = dict.fromkeys(p.line() for p in (*ranked, best) if priced[p] < math.inf)
-    return Space((*lines, fallback_schedule(kernel)), subject)
+    lines = {p.line(): priced[p] for p in (*ranked, best) if priced[p] < math.inf}
+    return Space((*lines, fallback_schedule(kernel)), tuple(lines.values()), subject)
 
 
 def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:

@@ -21,7 +21,7 @@ from ir.dtype import Array, storage_type
 def command(
     plan: Mapping[str, str], us: Mapping[str, float] | None = None, emulated: bool = False
 ) -> tuple[str, ...]:
-    """The command of a worker on this device: what goes wrong by line, and times by line."""
+    """The command of a worker on this device: what goes wrong by line, and times by line, or of any `form` of kernels."""
     arguments = ", ".join(repr(json.dumps(x)) for x in (plan, us or {}, emulated))
     made = f"from {__name__} import Fake; from codegen.worker import main; main(Fake({arguments}))"
     return sys.executable, "-c", made
@@ -80,5 +80,5 @@ class Fake:
             if self.plan.get(code.line) == "crash in race":
                 os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(self.us.get("seconds", 0.0))
-        us = [self.us.get(code.line, 9.0) for code in loaded]
+        us = [self.us.get(code.line, self.us.get("form" if " | " in code.line else "", 9.0)) for code in loaded]
         return [Lap(Time(t, t * 0.99, t * 1.01, rounds), True) for t in us]

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from eggtile import cli, cli_bench, provenance
-from eggtile.cli_bench import Subject, measured, row_of, suite, time_lines, wrong
+from eggtile.cli_bench import measured, row_of, time_lines, wrong
 from eggtile.measure import asked, build_and_gate, builders
 from eggtile.pipeline import Options, RequestError, compile_program
 from eggtile.source import SourceError, load
+from eggtile.subjects import Subject, suite
 
 SUITE = """
 import torch

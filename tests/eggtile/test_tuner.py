@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +20,9 @@ from codegen.compile import compile_text
 from codegen.disassemble import to_sass
 from codegen.worker import Worker
 from eggtile.pipeline import Options, compile_program
-from eggtile.tuner import Limits, Report, Tuner, tune
+from eggtile.tuner import Limits, Tuner, build
+from eggtile.tuning import Report, tune
+from eggtile.turn import turn
 from extract.evidence import Evidence, Where
 from extract.spaces import space
 from ir.machine import H200
@@ -49,25 +53,28 @@ def tuned(
     evidence: Evidence, plan: dict[str, str], us: dict[str, float] | None = None, fn=program, emulated: bool = False
 ) -> tuple[Report, Worker]:
     worker = Worker(command(plan, us, emulated))
-    tuner = Tuner(H200, evidence, WHERE, worker, LIMITS)
+    tuner = Tuner(Options(evidence=evidence), WHERE, worker, LIMITS)
     try:
-        return tune(fn, [X], "program", Options(evidence=evidence), tuner), worker
+        return tune(fn, [X], "program", tuner), worker
     finally:
         worker.close()
 
 
-def listed(evidence: Evidence, fn=program) -> list[str]:
-    """The lines of the program's one kernel, best first by the model."""
-    report, _ = tuned(evidence, {}, fn=fn)
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Lines of the program's one kernel with distinct texts, the model's choice first."""
+    evidence = Evidence(tmp_path_factory.mktemp("lines") / "e.sqlite", code="this")
+    report, _ = tuned(evidence, {})
     (row,) = report.kernels
-    lines = [m.schedule for m in evidence.rows(key=row.key)]
-    evidence.clear()
-    assert len(lines) == LIMITS.lines
-    return [row.default, *(x for x in lines if x != row.default)]
+    rows = evidence.rows(key=row.key)
+    evidence.close()
+    (default,) = (m.source for m in rows if m.schedule == row.default)
+    first = {m.source: m.schedule for m in reversed(rows) if m.source != default}
+    assert len(first) == LIMITS.lines - 1
+    return [row.default, *first.values()]
 
 
-def test_planted_faults_never_win_and_are_named(store: Evidence) -> None:
-    lines = listed(store)
+def test_planted_faults_never_win_and_are_named(store: Evidence, lines: list[str]) -> None:
     kinds = ("wrong", "hang", "crash", "fault", "outside", "input", "unwritten", "hang in race", "crash in race")
     plan = dict(zip(lines, kinds, strict=False))
     report, worker = tuned(store, plan, {**dict.fromkeys(plan, 1.0), lines[-1]: 7.0})
@@ -90,18 +97,16 @@ def test_planted_faults_never_win_and_are_named(store: Evidence) -> None:
     assert store.best(row.key, H200.name).schedule == lines[-1]
 
 
-def test_a_kernel_that_differs_between_launches_is_wrong(store: Evidence) -> None:
-    lines = listed(store)
+def test_a_kernel_that_differs_between_launches_is_wrong(store: Evidence, lines: list[str]) -> None:
     report, _ = tuned(store, dict.fromkeys(lines[:9], "racy"))
     assert any("different bits" in f.reason for f in report.kernels[0].failures)
 
 
-def test_where_only_samples_are_affordable_the_fall_back_holds_the_rest(store: Evidence) -> None:
-    lines = listed(store)
+def test_where_only_samples_are_affordable_the_fall_back_holds_the_rest(store: Evidence, lines: list[str]) -> None:
     worker = Worker(command({lines[0]: "one element", lines[1]: "unwritten"}))
-    tuner = Tuner(H200, store, WHERE, worker, replace(LIMITS, work=500))
+    tuner = Tuner(Options(evidence=store), WHERE, worker, replace(LIMITS, work=500))
     try:
-        report = tune(program, [X], "program", Options(evidence=store), tuner)
+        report = tune(program, [X], "program", tuner)
     finally:
         worker.close()
     reasons = {f.line: f.reason for f in report.kernels[0].failures}
@@ -110,8 +115,7 @@ def test_where_only_samples_are_affordable_the_fall_back_holds_the_rest(store: E
     assert report.kernels[0].best is not None
 
 
-def test_a_second_run_measures_nothing_and_the_best_line_is_compiled(store: Evidence) -> None:
-    lines = listed(store)
+def test_a_second_run_measures_nothing_and_the_best_line_is_compiled(store: Evidence, lines: list[str]) -> None:
     us = {x: 20.0 - k for k, x in enumerate(lines)}
     first, _ = tuned(store, {}, us)
     again, worker = tuned(store, {}, us)
@@ -127,7 +131,7 @@ def test_equal_texts_keep_their_times_when_the_code_changes(store: Evidence) -> 
     tuned(store, {})
     store.code = "next"
     there = Where(H200.name, H200.target, "13.0", "1", "next")
-    report = tune(program, [X], "program", Options(evidence=store), Tuner(H200, store, there, None, LIMITS))
+    report = tune(program, [X], "program", Tuner(Options(evidence=store), there, None, LIMITS))
     assert (report.measured, report.kernels[0].adopted) == (0, 10)
     assert report.kernels[0].best is not None
 
@@ -135,7 +139,7 @@ def test_equal_texts_keep_their_times_when_the_code_changes(store: Evidence) -> 
 def test_emitted_text_passes_the_gate_and_faults_in_it_do_not(store: Evidence) -> None:
     limits = Limits(lines=3, rounds=3, candidate_s=20.0, threads=2)
     worker = Worker(command({}, emulated=True))
-    tuner = Tuner(H200, store, WHERE, worker, limits)
+    tuner = Tuner(Options(evidence=store), WHERE, worker, limits)
 
     def broken(*args):
         ((kernel, text),) = build(*args)
@@ -144,7 +148,7 @@ def test_emitted_text_passes_the_gate_and_faults_in_it_do_not(store: Evidence) -
     build, tuner.build = tuner.build, broken
     lines = [str(s) for s in listed_space()]
     try:
-        report = tune(normal, [X], "program", Options(evidence=store), tuner)
+        report = tune(normal, [X], "program", tuner)
     finally:
         worker.close()
     row = next(k for k in report.kernels if k.key in report.chosen)
@@ -158,9 +162,10 @@ def test_emitted_text_passes_the_gate_and_faults_in_it_do_not(store: Evidence) -
 def test_a_line_with_two_launches_is_gated_and_timed_whole(store: Evidence) -> None:
     """The model's first line for few long columns splits them; a fault in the merge is seen."""
     x = torch.randn(4096, 8)
-    options = Options(evidence=store)
     worker = Worker(command({}, emulated=True))
-    tuner = Tuner(H200, store, WHERE, worker, Limits(lines=2, rounds=3, candidate_s=20.0, threads=2, work=1 << 20))
+    tuner = Tuner(
+        Options(evidence=store), WHERE, worker, Limits(lines=2, rounds=3, candidate_s=20.0, threads=2, work=1 << 20)
+    )
 
     def broken(*args):
         *first, (kernel, text) = build(*args)
@@ -171,7 +176,7 @@ def test_a_line_with_two_launches_is_gated_and_timed_whole(store: Evidence) -> N
     lines = [str(s) for s in space(k.canonical.kernel, k.buffers, k.canonical.axes, H200).lines]
     assert len(k.launches) == 2
     try:
-        report = tune(column_sums, [x], "program", options, tuner)
+        report = tune(column_sums, [x], "program", tuner)
     finally:
         worker.close()
     row = next(k for k in report.kernels if k.key in report.chosen)
@@ -197,17 +202,66 @@ def listed_space() -> tuple[object, ...]:
     return space(from_space.canonical.kernel, from_space.buffers, from_space.canonical.axes, H200).lines
 
 
-def test_a_form_that_measures_slow_gives_way(store: Evidence) -> None:
-    """The chosen form's kernel is dear, so others are measured until the choice is stable."""
-    options = Options(evidence=store, k=3)
-    worker = Worker(command({}, emulated=True))
-    tuner = Tuner(H200, store, WHERE, worker, Limits(lines=1, rounds=3, candidate_s=20.0, threads=2))
-    try:
-        report = tune(lambda x: torch.softmax(x, -1), [X], "program", options, tuner)
-    finally:
-        worker.close()
-    assert report.complete
-    assert {k.key for k in report.kernels} >= {*report.chosen}
+def exponentials(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+def test_a_form_that_measures_fast_is_chosen_instead_of_the_models(store: Evidence) -> None:
+    """The model takes one kernel; two together take less than their sum, and less than the one."""
+    limits = Limits(lines=1, rounds=3, candidate_s=20.0, threads=2)
+    reports = []
+    for _ in range(2):
+        worker = Worker(command({}, {"form": 2.0}, emulated=True))
+        try:
+            reports.append(
+                tune(exponentials, [X], "program", Tuner(Options(evidence=store), WHERE, worker, limits))
+            )
+        finally:
+            worker.close()
+    first, again = reports
+    assert first.complete and again.complete
+    (before,) = (f for f in first.forms if f.before)
+    (after,) = (f for f in first.forms if f.after)
+    assert (len(before.kernels), before.kernels_us, before.whole_us) == (1, 9.0, 9.0)
+    assert (len(after.kernels), after.kernels_us, after.whole_us) == (2, 18.0, 2.0)
+    assert before.modelled_us < after.modelled_us
+    assert (again.measured, again.forms_timed) == (0, 0)
+    assert again.forms == first.forms
+    chosen = compile_program(exponentials, [X], options=Options(evidence=store)).regions[0].chosen
+    assert (len(chosen.kernels), chosen.cost_us) == (2, 2.0)
+    assert Report.of(json.loads(json.dumps(first.json()))) == first
+
+
+def test_a_tuner_writes_a_kernel_as_the_pipeline_does(store: Evidence) -> None:
+    for numerics in ("default", "strict"):
+        (k,) = compile_program(exponentials, [X], options=Options(numerics=numerics)).kernels
+        assert [text for _, text in build(k.canonical, k.buffers, k.schedule, H200)] == [k.text]
+        assert k.canonical.quotients == (numerics == "strict")
+
+
+def test_nothing_is_timed_while_another_has_the_card(store: Evidence, tmp_path: Path) -> None:
+    lock = tmp_path / "card.lock"
+    worker = Worker(command({}))
+    tuner = Tuner(Options(evidence=store), WHERE, worker, LIMITS, lock=lock)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            with turn(lock, alone=False):
+                done = pool.submit(compared, tuner)
+                deadline = time.monotonic() + 60
+                while worker.starts == 0 and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                time.sleep(1.0)
+                assert not done.done()
+            assert done.result(60) > 0
+        finally:
+            worker.close()
+
+
+def compared(tuner: Tuner) -> int:
+    """Tune on a store of this thread."""
+    tuner.evidence = Evidence(tuner.evidence.path, code="this")
+    tuner.options = replace(tuner.options, evidence=tuner.evidence)
+    return tune(program, [X], "program", tuner).measured
 
 
 KILLED = """
@@ -216,15 +270,17 @@ from pathlib import Path
 from codegen.compile import compile_text
 from codegen.disassemble import to_sass
 from eggtile.pipeline import Options
-from eggtile.tuner import Limits, Tuner, tune
+from eggtile.tuner import Limits, Tuner
+from eggtile.tuning import tune
 from codegen.worker import Worker
 from extract.evidence import Evidence
 from tests.eggtile.fake_device import command
 from tests.eggtile.test_tuner import WHERE, H200, program
 evidence = Evidence(Path(sys.argv[1]), code="this")
 for n in range(40, 60):
-    tuner = Tuner(H200, evidence, WHERE, Worker(command({}, {"seconds": 0.05})), Limits(2, 3, 5.0, 2))
-    tune(program, [torch.randn(6, n)], "program", Options(evidence=evidence), tuner)
+    worker = Worker(command({}, {"seconds": 0.05}))
+    tuner = Tuner(Options(evidence=evidence), WHERE, worker, Limits(2, 3, 5.0, 2))
+    tune(program, [torch.randn(6, n)], "program", tuner)
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,25 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from egraph.saturate import saturate
-from extract.cost import kernel_cost
-from extract.evidence import (
-    HOPELESS_US,
-    Evidence,
-    Measurement,
-    Where,
-    code_version,
-    family_of,
-    family_ratios,
-    shape_of,
-)
-from extract.forms import forms
-from extract.key import canonical
-from ir.loop import Form, KernelForm
+from extract.evidence import Evidence, Measurement, Where, code_version, sources
 from ir.machine import H200
 from ir.node import IRError
-from ir.schedule import schedule
-from tests.extract.programs import program
 
 HERE = Where(H200.name, H200.target, "13.0", "580", "v1")
 OK = Measurement("k", "WORK=t64", HERE, "ok", 3.0, 2.9, 3.1, 21, 1e-7, 2e-7, source="text", taken="2026")
@@ -110,15 +95,21 @@ def test_export_is_stable_and_import_gives_equal_stores(store: Evidence, tmp_pat
     other.close()
 
 
-def test_shipped_evidence_is_taken_in_once_for_each_content(store: Evidence, tmp_path: Path) -> None:
-    store.add(line(64, 3.0))
+def test_what_lies_under_a_store_is_read_and_never_changed(store: Evidence, tmp_path: Path) -> None:
+    store.add(line(64, 3.0), line(128, 4.0))
     store.export(tmp_path / "s.jsonl")
     store.clear()
-    store.import_shipped(tmp_path / "s.jsonl")
-    assert len(store.rows()) == 1
-    store.clear()
-    store.import_shipped(tmp_path / "s.jsonl")
+    over = Evidence(store.path, code="v1", under=tmp_path / "s.jsonl")
+    assert over.best("k", H200.name) == line(64, 3.0)
+    over.add(line(64, 5.0))
+    assert [m.time_us for m in over.rows()] == [4.0, 5.0]
+    assert over.clear() == 1
+    assert len(over.rows()) == 2
+    assert over.export(tmp_path / "t.jsonl") == 2
+    over.close()
     assert not store.rows()
+    alone = Evidence(None, code="v1", under=tmp_path / "s.jsonl")
+    assert alone.best("k", H200.name) == line(64, 3.0)
 
 
 def test_foreign_files_and_columns_are_refused(store: Evidence, tmp_path: Path) -> None:
@@ -135,6 +126,27 @@ def test_foreign_files_and_columns_are_refused(store: Evidence, tmp_path: Path) 
         store.import_(tmp_path / "y.jsonl")
 
 
+def test_the_version_of_the_code_is_that_of_what_writes_text() -> None:
+    paths = {p for p, _ in sources()}
+    assert {
+        "codegen/emit.py",
+        "codegen/passes/folds.py",
+        "extract/splits.py",
+        "ir/term.py",
+        "ir/machine.py",
+    } <= paths
+    assert not {p for p in paths if p.startswith(("egraph/", "eggtile/"))}
+    assert not {"codegen/gpu.py", "codegen/cpu.py", "extract/forms.py", "extract/cost.py"} & paths
+
+
+def test_a_store_with_other_columns_is_refused(tmp_path: Path) -> None:
+    base = sqlite3.connect(tmp_path / "old.sqlite")
+    base.execute("create table measured (key, schedule)")
+    base.close()
+    with pytest.raises(IRError, match="other columns"):
+        Evidence(tmp_path / "old.sqlite")
+
+
 def test_the_version_of_the_code_is_one_for_one_tree() -> None:
     made = subprocess.run(
         [sys.executable, "-c", "from extract.evidence import code_version; print(code_version())"],
@@ -143,56 +155,6 @@ def test_the_version_of_the_code_is_one_for_one_tree() -> None:
         env={**os.environ, "PYTHONHASHSEED": "7"},
     )
     assert made.stdout.strip() == code_version()
-
-
-# ---- prices
-
-NORMAL = "x[i, c] * rsqrt(add[c](x[i, c] * x[i, c]) / f32(10.0) + f32(1e-05))"
-
-
-def two_forms(price: object = None) -> list[Form]:
-    p = program({"i": 6, "c": 10}, {"x": ("f32", ("i", "c"))}, [("o", ("i", "c"), NORMAL)])
-    return forms(saturate(p), H200, k=4, price=price)  # type: ignore[arg-type]
-
-
-def measured(f: Form, kernel: KernelForm, us: float | None, status: str = "ok") -> Measurement:
-    cost = kernel_cost(kernel, f, H200)
-    family = family_of(kernel, cost, schedule(WORK="t64"))
-    return replace(OK, key=canonical(kernel, f).key, time_us=us, status=status, family=family, modelled_us=cost.us)
-
-
-def test_prices_turn_the_choice_to_what_was_measured_fast(store: Evidence) -> None:
-    first = two_forms()
-    assert (len(first[0].kernels), len(first[1].kernels)) == (1, 2)
-    store.add(measured(first[0], first[0].kernels[0], 50.0))
-    store.add(*(measured(first[1], k, 1.0) for k in first[1].kernels))
-    again = two_forms(store.price(H200))
-    assert len(again[0].kernels) == 2
-    assert again[0].cost_us == pytest.approx(2.0)
-
-
-def test_a_kernel_without_a_right_line_is_priced_out(store: Evidence) -> None:
-    f = two_forms()[0]
-    store.add(measured(f, f.kernels[0], 1.0, "wrong"))
-    assert store.price(H200)(f.kernels[0], f) == HOPELESS_US
-    assert len(two_forms(store.price(H200))[0].kernels) == 2
-
-
-def test_unmeasured_kernels_take_the_low_ratio_of_their_family(store: Evidence) -> None:
-    f, g = two_forms()[:2]
-    assert store.price(H200)(g.kernels[0], g) is None
-    row = measured(f, f.kernels[0], 0.0)
-    ratios = {2.0: "a", 3.0: "b", 8.0: "c"}
-    store.add(*(replace(row, key=k, time_us=r * (row.modelled_us or 0)) for r, k in ratios.items()))
-    cost = kernel_cost(g.kernels[1], g, H200)
-    assert shape_of(g.kernels[1], cost) == row.family.split("/", 1)[1] == "c0/plain/affine"
-    assert store.price(H200)(g.kernels[1], g) == pytest.approx(2.0 * cost.us)
-
-
-def test_the_unit_that_the_model_flatters_least_prices_a_shape() -> None:
-    rows = [replace(OK, family=f"{u}/c1/plain/affine", modelled_us=1.0, time_us=us) for u, us in
-            (("scalar", 30.0), ("scalar", 20.0), ("wgmma", 1.25))]  # fmt: skip
-    assert family_ratios(rows) == {"c1/plain/affine": 1.25}
 
 
 # ---- processes

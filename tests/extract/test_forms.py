@@ -245,7 +245,7 @@ def test_a_measured_time_replaces_the_model() -> None:
     p = exponentials(64, 4096)
     graph = saturate(p)
 
-    def slow_alone(kernel: object, form: Form) -> float | None:
+    def slow_alone(kernel: object, form: Form, cost: object) -> float | None:
         stores = kernel.stores  # type: ignore[attr-defined]
         reads = {b for s in stores for b in buffers_read(s.value)}
         return 500.0 if reads == {"x"} and any(s.value.free == {"i", "j"} for s in stores) else 1.0

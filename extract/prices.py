@@ -1,0 +1,127 @@
+"""What kernels and forms cost where something is measured: their times, or the model's under a family's best ratios."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from extract.cost import Cost
+from extract.evidence import FORM, Evidence, Measurement, rank
+from extract.facts import buffers_read
+from extract.key import canonical, form_key
+from ir import term as T
+from ir.loop import Form, KernelForm
+from ir.machine import Machine
+from ir.node import postorder
+from ir.schedule import Schedule
+
+OPTIMISM = 0.1  # the quantile of measured / modelled at which a family's unmeasured kernels are priced
+HOPELESS_US = 1e7  # the price of a kernel none of whose measured lines is right
+INTERACTION = 0.1  # the share by which a form's time must differ from the sum of its kernels' for that to be kept
+
+
+class Prices:
+    """Prices on a machine, from what a store holds now, if there is one; as a callable, the price of a kernel for `forms`.
+
+    With `quotients`, those of kernels whose divisions round once.
+    """
+
+    def __init__(self, evidence: Evidence | None, machine: Machine, quotients: bool = False) -> None:
+        rows = [] if evidence is None else evidence.rows(machine=machine.name, code=evidence.code)
+        self.quotients = quotients
+        self.known = _best(m for m in rows if m.family != FORM)
+        self.whole = _best(m for m in rows if m.family == FORM and m.status == "ok")
+        self.shapes = {m.shapes for m in self.known.values()}
+        self.ratios = family_ratios(m for m in self.known.values() if m.status == "ok")
+
+    def __call__(self, kernel: KernelForm, form: Form, cost: Cost) -> float | None:
+        """Its best measured time in us, else the model's under the best ratios of its family; None where there are none."""
+        found = self.measured(kernel, form)
+        if found is not None:
+            return HOPELESS_US if found.time_us is None else found.time_us
+        ratio = self.ratios.get(shape_of(kernel, cost)) if self.ratios else None
+        return None if ratio is None else ratio * cost.us
+
+    def measured(self, kernel: KernelForm, form: Form) -> Measurement | None:
+        """The best row of a kernel, one without a time where no line is right; None where it is not measured."""
+        if not self.known or shapes_of(kernel, form) not in self.shapes:
+            return None
+        return self.known.get(canonical(kernel, form, self.quotients).key)
+
+    def interaction_us(self, form: Form) -> float:
+        """What a form takes beyond the sum of its kernels, where that is much; 0 where it is not known."""
+        found = self.whole.get(form_key(form, self.quotients)) if self.whole else None
+        if found is None or found.time_us is None or not found.modelled_us:
+            return 0.0
+        beyond = found.time_us - found.modelled_us
+        return beyond if abs(beyond) > INTERACTION * found.modelled_us else 0.0
+
+    def form(self, form: Form) -> Form:
+        """The form at its price: `cost_us` is that of its kernels and what they take together."""
+        costs: Mapping[str, Cost] = form.details["kernels"]  # type: ignore[assignment]
+        prices = [(self(k, form, costs[k.name]), costs[k.name].us) for k in form.kernels]
+        total = sum(by_model if us is None else us for us, by_model in prices)
+        return replace(form, cost_us=total + self.interaction_us(form))
+
+    def form_us(self, form: Form) -> float | None:
+        """What a form takes by measurement alone; None where a kernel is not measured, or never right."""
+        found = [self.measured(k, form) for k in form.kernels]
+        times = [m.time_us for m in found if m is not None and m.time_us is not None]
+        return None if len(times) < len(found) else sum(times) + self.interaction_us(form)
+
+
+def _best(rows: Iterable[Measurement]) -> dict[str, Measurement]:
+    """The best row of each key; one without a time where none is right."""
+    found: dict[str, Measurement] = {}
+    for m in rows:
+        m = m if m.status == "ok" else replace(m, time_us=None)
+        if m.key not in found or rank(m) < rank(found[m.key]):
+            found[m.key] = m
+    return found
+
+
+# ---- kernels alike
+
+
+def shapes_of(kernel: KernelForm, form: Form) -> str:
+    """The types and shapes of what a kernel writes and reads; equal kernels have equal ones."""
+    buffers = {b.name: b for b in form.buffers}
+
+    def text(names: Iterable[str]) -> str:
+        return " ".join(
+            sorted(f"{b.dtype}{list(b.shape)}".replace(" ", "") for b in map(buffers.__getitem__, names))
+        )
+
+    read = set[str]().union(*(buffers_read(t) for s in kernel.stores for t in (*s.index, s.value)))
+    return f"{text({s.buffer for s in kernel.stores})} <- {text(read)}"
+
+
+def shape_of(kernel: KernelForm, cost: Cost) -> str:
+    """The part of a kernel's family that its schedule does not decide: contractions, states, gathers."""
+    terms = [t for s in kernel.stores for t in (*s.index, s.value)]
+    loads = [t for t in postorder(*terms) if isinstance(t, T.Load)]
+    gathers = any(isinstance(x, T.Load) for t in loads for x in postorder(*t.index))
+    streamed = "streamed" if cost.states else "plain"
+    return f"c{cost.contractions}/{streamed}/{'gathers' if gathers else 'affine'}"
+
+
+def family_of(kernel: KernelForm, cost: Cost, line: Schedule) -> str:
+    """Kernels whose times the model misjudges alike: by the unit that multiplies, and by shape."""
+    tile = line.get("TILE")
+    unit = next((u for u in ("wgmma", "mma") if tile.startswith(u)), "scalar")
+    return f"{unit}/{shape_of(kernel, cost)}"
+
+
+def family_ratios(best: Iterable[Measurement]) -> dict[str, float]:
+    """Measured over modelled time of each shape: a low quantile, of the unit in whose favour it is lowest."""
+    taken: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for m in best:
+        if m.time_us and m.modelled_us:
+            unit, shape = m.family.split("/", 1)
+            taken[shape][unit].append(m.time_us / m.modelled_us)
+    return {shape: min(_low(ratios) for ratios in units.values()) for shape, units in taken.items()}
+
+
+def _low(values: list[float]) -> float:
+    return sorted(values)[int(OPTIMISM * (len(values) - 1))]

@@ -1,0 +1,28 @@
+"""The command line on a machine whose card is the fake device, which runs kernels on the CPU."""
+
+from __future__ import annotations
+
+import sys
+from unittest.mock import patch
+
+from codegen import gpu
+from codegen.worker import Worker
+from eggtile import cli, cli_tune, tuning
+from extract.evidence import Where, code_version
+from ir.machine import H200
+from tests.eggtile.fake_device import command
+
+EGGTILE = (sys.executable, "-c", f"from {__name__} import main; main()")
+
+
+def main() -> None:
+    """`eggtile` there."""
+    place = Where(H200.name, H200.target, "13.0", "1", code_version())
+    with (
+        patch.object(gpu, "available", lambda: (True, "")),
+        patch.object(gpu, "card", lambda: "fake"),
+        patch.object(cli_tune, "place_at_hand", lambda: ("cpu", H200.target, "")),
+        patch.object(tuning, "here", lambda machine, usable: place),
+        patch.object(tuning, "Worker", lambda: Worker(command({}, emulated=True))),
+    ):
+        cli.main()

@@ -1,0 +1,142 @@
+"""What was measured, from the command line: tuned, read, demanded, explained, moved; and suites by many processes."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from eggtile import api, stores
+from eggtile.fleet import Fleet, fly
+from eggtile.pipeline import Options, RequestError, compile_program
+from extract.evidence import Evidence, Measurement, Where, code_version
+from extract.prices import shapes_of
+from ir.machine import H200
+from ir.schedule import schedule
+from tests.eggtile.test_cli import called
+
+CODE = "torch.sin(torch.randn(64, 64))"
+SLOW_LINE = str(schedule(WORK="t64", TILE="x0:64"))
+HERE = Where(H200.name, H200.target, "13.0", "580", code_version())
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """A store in which the kernel of CODE has one line, which no model would choose."""
+    compiled = compile_program(torch.sin, [torch.randn(64, 64)], options=Options())
+    (k,) = compiled.kernels
+    path = tmp_path / "e.sqlite"
+    store = Evidence(path)
+    shapes = shapes_of(k.form, compiled.regions[0].chosen)
+    family = "scalar/c0/plain/affine"
+    store.add(
+        Measurement(k.canonical.key, SLOW_LINE, HERE, "ok", 5.0, family=family, shapes=shapes, modelled_us=1.0)
+    )
+    store.close()
+    return path
+
+
+def test_the_measured_line_is_compiled_and_said_to_be(measured: Path, tmp_path: Path) -> None:
+    export = tmp_path / "e.jsonl"
+    assert called("evidence", "export", str(export), "--current", "--evidence", str(measured)).exit_code == 0
+    for given in (measured, export):
+        found = called("compile", "-c", CODE, "--ir", "tile", "--evidence", str(given), "--hits", "demand")
+        assert found.exit_code == 0, found.stderr
+        assert SLOW_LINE in found.stdout
+        assert "5 us on NVIDIA H200, NVRTC 13.0, driver 580" in found.stderr
+    assert SLOW_LINE not in called("compile", "-c", CODE, "--ir", "tile").stdout
+
+
+def test_a_miss_is_explained_and_a_hit_can_be_demanded(measured: Path) -> None:
+    store = Evidence(measured)
+    (row,) = store.rows()
+    store.clear()
+    store.add(replace(row, where=replace(HERE, code="old")))
+    store.close()
+    for wanted, asked, code in (("by another version of the laws and", "explain", 0), ("is demanded", "demand", 2)):
+        found = called("run", "--on", "cpu", "-c", CODE, "--evidence", str(measured), "--hits", asked)
+        assert found.exit_code == code
+        assert wanted in found.stderr
+    assert "never measured" in called("compile", "-c", "torch.randn(3) + 1", "--hits", "explain", "--evidence",
+                                      str(measured)).stderr  # fmt: skip
+    assert "no evidence is read" in called("compile", "-c", CODE, "--hits", "explain").stderr
+    assert called("compile", "-c", CODE, "--hits", "perhaps").exit_code == 2
+
+
+def test_forms_and_schedules_show_what_is_measured(measured: Path) -> None:
+    found = json.loads(called("explore", "--json", "-c", CODE, "--evidence", str(measured)).stdout)
+    chosen = next(f for f in found["forms"] if f["chosen"])
+    assert (chosen["measured_us"], chosen["cost_us"], chosen["kernels"][0]["measured_us"]) == (5.0, 5.0, 5.0)
+    assert json.loads(called("explore", "--json", "-c", CODE).stdout)["forms"][0]["measured_us"] is None
+    (row,) = json.loads(called("schedules", "--json", "-c", CODE, "--evidence", str(measured)).stdout)["kernels"]
+    assert len(row["lines"]) == len(row["model_us"]) == len(row["measured_us"]) == row["size"]
+    assert row["model_us"][0] > 0 and row["model_us"][-1] is None
+    shown = called("evidence", "show", row["key"][:6], "--evidence", str(measured)).stdout
+    assert "f32[64,64] <- f32[64,64]" in shown and "measured here" in shown
+    assert row["key"][:8] in called("evidence", "list", "--evidence", str(measured)).stdout
+
+
+def test_python_reads_the_store_too(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(64, 64)
+    assert [str(k.schedule) for k in api.optimize(torch.sin, [x], evidence=measured).kernels] == [SLOW_LINE]
+    assert [str(k.schedule) for k in api.optimize(torch.sin, [x]).kernels] != [SLOW_LINE]
+    monkeypatch.setenv(stores.VARIABLE, str(measured))
+    assert [str(k.schedule) for k in api.optimize(torch.sin, [x]).kernels] == [SLOW_LINE]
+
+
+def test_the_users_store_lies_over_what_is_shipped(
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(stores.VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    export = tmp_path / "shipped.jsonl"
+    called("evidence", "export", str(export), "--evidence", str(measured))
+    monkeypatch.setattr(stores, "SHIPPED", export)
+    store = stores.opened()
+    assert store is not None and store.path is None
+    assert [m.time_us for m in store.rows()] == [5.0]
+    assert not stores.default_store().exists()
+    own = stores.opened(write=True)
+    assert own is not None and own.path == tmp_path / "cache" / "eggtile" / "evidence.sqlite"
+    own.add(replace(own.rows()[0], time_us=4.0))
+    again = stores.opened()
+    assert again is not None and [m.time_us for m in again.rows()] == [4.0]
+    assert stores.opened("none") is None
+    for given in ("none", str(export)):
+        with pytest.raises(RequestError, match="needs a store"):
+            stores.opened(given, write=True)
+    with pytest.raises(RequestError, match="there is no file"):
+        stores.opened("nowhere.jsonl")
+
+
+CHILD = """
+import json, sys, time
+name = sys.argv[sys.argv.index("--select") + 1]
+if name == "^bad$":
+    sys.exit("no such thing")
+if name == "^slow$":
+    time.sleep(60)
+row = {"kernels": [], "chosen": [], "forms": [], "forms_timed": 0, "rounds": 1, "seconds": 1.0, "complete": True}
+print(json.dumps({"programs": [row | {"program": " ".join(sys.argv[1:])}]}))
+"""
+
+
+def test_the_programs_of_a_suite_are_tuned_by_processes_side_by_side(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("eggtile.fleet.LAST_S", 1.0)
+    fleet = Fleet("suite", ["a.b", "bad", "c"], "e.sqlite", ["-n", "2"], 3, 50.0, (sys.executable, "-c", CHILD))
+    first, last = (r.program for r in fly(fleet))
+    assert (
+        re.fullmatch(r"tune suite --select \^a\\.b\$ --json --evidence e.sqlite --budget (50|49) -n 2", first)
+        and "^c$" in last
+    )
+    assert [r.program for r in fly(replace(fleet, names=["slow", "c"], jobs=1, budget_s=1.0))] == []
+    said = capsys.readouterr().err
+    assert "bad: exit 1: no such thing" in said
+    assert "slow: stopped" in said and "c: no time is left" in said

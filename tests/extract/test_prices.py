@@ -1,0 +1,102 @@
+"""Prices come from what is measured, of kernels and of whole forms, and else from families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from egraph.saturate import saturate
+from extract.cost import kernel_cost
+from extract.evidence import FORM, Evidence, Measurement
+from extract.forms import forms
+from extract.key import canonical, form_key
+from extract.prices import HOPELESS_US, Prices, family_of, family_ratios, shape_of, shapes_of
+from ir.loop import Form, KernelForm
+from ir.machine import H200
+from ir.schedule import schedule
+from tests.extract.programs import program
+from tests.extract.test_evidence import OK
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Evidence]:
+    evidence = Evidence(tmp_path / "e.sqlite", code="v1")
+    yield evidence
+    evidence.close()
+
+
+NORMAL = "x[i, c] * rsqrt(add[c](x[i, c] * x[i, c]) / f32(10.0) + f32(1e-05))"
+
+
+def two_forms(price: object = None) -> list[Form]:
+    p = program({"i": 6, "c": 10}, {"x": ("f32", ("i", "c"))}, [("o", ("i", "c"), NORMAL)])
+    return forms(saturate(p), H200, k=4, price=price)  # type: ignore[arg-type]
+
+
+def measured(f: Form, kernel: KernelForm, us: float | None, status: str = "ok") -> Measurement:
+    cost = kernel_cost(kernel, f, H200)
+    family = family_of(kernel, cost, schedule(WORK="t64"))
+    row = replace(OK, key=canonical(kernel, f).key, time_us=us, status=status, family=family, modelled_us=cost.us)
+    return replace(row, shapes=shapes_of(kernel, f))
+
+
+def priced(store: Evidence, f: Form, number: int) -> float | None:
+    kernel = f.kernels[number]
+    return Prices(store, H200)(kernel, f, kernel_cost(kernel, f, H200))
+
+
+def test_prices_turn_the_choice_to_what_was_measured_fast(store: Evidence) -> None:
+    first = two_forms()
+    assert (len(first[0].kernels), len(first[1].kernels)) == (1, 2)
+    store.add(measured(first[0], first[0].kernels[0], 50.0))
+    store.add(*(measured(first[1], k, 1.0) for k in first[1].kernels))
+    again = two_forms(Prices(store, H200))
+    assert len(again[0].kernels) == 2
+    assert again[0].cost_us == pytest.approx(2.0)
+
+
+def test_a_kernel_without_a_right_line_is_priced_out(store: Evidence) -> None:
+    f = two_forms()[0]
+    store.add(measured(f, f.kernels[0], 1.0, "wrong"))
+    assert priced(store, f, 0) == HOPELESS_US
+    assert len(two_forms(Prices(store, H200))[0].kernels) == 2
+
+
+def test_unmeasured_kernels_take_the_low_ratio_of_their_family(store: Evidence) -> None:
+    f, g = two_forms()[:2]
+    assert priced(store, g, 0) is None
+    row = measured(f, f.kernels[0], 0.0)
+    ratios = {2.0: "a", 3.0: "b", 8.0: "c"}
+    store.add(*(replace(row, key=k, time_us=r * (row.modelled_us or 0)) for r, k in ratios.items()))
+    cost = kernel_cost(g.kernels[1], g, H200)
+    assert shape_of(g.kernels[1], cost) == row.family.split("/", 1)[1] == "c0/plain/affine"
+    assert priced(store, g, 1) == pytest.approx(2.0 * cost.us)
+
+
+def test_the_unit_that_the_model_flatters_least_prices_a_shape() -> None:
+    rows = [replace(OK, family=f"{u}/c1/plain/affine", modelled_us=1.0, time_us=us) for u, us in
+            (("scalar", 30.0), ("scalar", 20.0), ("wgmma", 1.25))]  # fmt: skip
+    assert family_ratios(rows) == {"c1/plain/affine": 1.25}
+
+
+def test_a_form_that_takes_longer_than_its_kernels_is_priced_so(store: Evidence) -> None:
+    one, two = two_forms()[:2]
+    store.add(measured(one, one.kernels[0], 3.0), *(measured(two, k, 1.0) for k in two.kernels))
+    whole = replace(OK, key=form_key(two), schedule="both", family=FORM, modelled_us=2.0)
+    for us, wanted in ((2.15, 2.0), (3.5, 3.5), (1.0, 1.0)):
+        store.add(replace(whole, time_us=us))
+        prices = Prices(store, H200)
+        assert prices.form_us(two) == pytest.approx(wanted)
+        assert prices.form(two).cost_us == pytest.approx(wanted)
+        assert prices.form_us(one) == prices.form(one).cost_us == 3.0
+    store.clear(key=measured(two, two.kernels[1], 1.0).key)
+    assert Prices(store, H200).form_us(two) is None
+
+
+def test_equal_kernels_have_equal_shapes_whatever_they_are_called() -> None:
+    f = two_forms()[1]
+    assert shapes_of(f.kernels[1], f) == "f32[6,10] <- f32[6,10] f32[6]"
+    assert shapes_of(f.kernels[0], f) == "f32[6] <- f32[6,10]"
