@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from eggtile.capture.calls import Execute
-from eggtile.capture.export import DataDependent, Dynamic, Exported, export
+from eggtile.capture.export import Dynamic, Exported, OneCall, export
 from eggtile.capture.origins import Origin
 from eggtile.capture.symbols import bind
 from eggtile.capture.translate import Translator
@@ -57,7 +57,7 @@ def capture(
     """
     try:
         exported = export(fn, inputs, dynamic)
-    except DataDependent as reason:
+    except OneCall as reason:
         return _one_call(whole(fn, inputs, name, None, str(reason)))
     if why := obstacle(exported):
         return _one_call(whole(fn, inputs, name, exported, why), graph_text(exported))

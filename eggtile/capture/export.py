@@ -19,6 +19,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from eggtile.capture.location import innermost
 from eggtile.capture.metadata import Watched, check_inputs_keep_theirs, refusal
 from eggtile.capture.origins import Origin, origins
+from eggtile.capture.overlaps import overlapping_write
 from eggtile.capture.table import TABLE
 from eggtile.capture.types import CaptureError, first_sentence
 from eggtile.sharing import apart, shared
@@ -38,8 +39,8 @@ _CPP_WORDS = (
 )
 
 
-class DataDependent(Exception):
-    """A program whose control flow or shapes depend on values; the message says which."""
+class OneCall(Exception):
+    """A program that cannot be split into operators; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def identifiers(wanted: Iterable[str]) -> list[str]:
 
 
 def export(fn: Function, inputs: Sequence[torch.Tensor], dynamic: Dynamic | None) -> Exported:
-    """The exported graph of fn on inputs; raises `DataDependent` or `CaptureError`."""
+    """The exported graph of fn on inputs; raises `OneCall` or `CaptureError`."""
     module = fn if isinstance(fn, torch.nn.Module) else Wrapped(fn)
     names = parameter_names(fn, len(inputs))
     shapes = _dynamic_shapes(dynamic, names, module) if dynamic else None
@@ -124,9 +125,11 @@ def export(fn: Function, inputs: Sequence[torch.Tensor], dynamic: Dynamic | None
             with watched:
                 program = torch.export.export(module, tuple(apart(inputs)), dynamic_shapes=shapes, strict=False)
             check_inputs_keep_theirs(program.graph)
+            if name := overlapping_write(program.graph):
+                raise OneCall(f"{name} writes through a view whose elements share memory")
             sources = origins(program.graph, program.graph_signature)
             program = _pure(program)
-    except CaptureError:
+    except (CaptureError, OneCall):
         raise
     except Exception as error:  # export raises many classes; the sentence tells them apart
         raise _refusal(error, watched) from error
@@ -143,7 +146,7 @@ def export(fn: Function, inputs: Sequence[torch.Tensor], dynamic: Dynamic | None
 def _refusal(error: Exception, watched: Watched) -> Exception:
     text = f"{type(error).__name__}: {error}"
     if any(mark in text for mark in _DATA_DEPENDENT):
-        return DataDependent("its control flow depends on data")
+        return OneCall("its control flow depends on data")
     if watched.called:
         return refusal(watched.called)
     kind = type(error).__name__

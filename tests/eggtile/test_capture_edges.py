@@ -98,6 +98,31 @@ def test_written_inputs_that_share_memory_are_refused_when_captured_and_when_cal
     assert torch.equal(optimize(torch.add, [a, a])(a, a), 2 * a)
 
 
+def first_written(x: torch.Tensor) -> torch.Tensor:
+    x[0, 1] = 0.1
+    return x
+
+
+OVERLAPPING: dict[str, tuple[Program, list[torch.Tensor]]] = {
+    "an expanded value": (
+        lambda x: first_written((x * 2).expand(-1, 6)),
+        [torch.tensor([[torch.inf], [1e9], [2.0]])],
+    ),
+    "windows": (lambda x: first_written((x * 2).unfold(0, 4, 2)), [torch.arange(9.0)]),
+    "strides by hand": (lambda x: first_written((x + 1).as_strided((3, 3), (1, 1))), [torch.arange(9.0)]),
+    "a part of it": (lambda x: (x * 2).expand(4, 3)[2].mul_(3), [torch.tensor([[torch.inf, 1e9, 2.0]])]),
+    "an expanded input": (first_written, [torch.tensor([[1e9], [2.0]]).expand(2, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_a_write_through_a_view_whose_elements_share_memory_is_eagers(name: str) -> None:
+    fn, inputs = OVERLAPPING[name]
+    verdict = check_on_cpu(fn, inputs)
+    assert verdict.ok, verdict
+    assert "share memory" in verdict.notes[0]
+
+
 # ---- strides
 
 
