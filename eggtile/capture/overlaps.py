@@ -40,7 +40,7 @@ def _same_memory(a: torch.fx.Node, b: torch.fx.Node) -> bool:
     x, y = a.meta.get("val"), b.meta.get("val")
     if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
         return False
-    return x.untyped_storage()._cdata == y.untyped_storage()._cdata
+    return bool(x.untyped_storage()._cdata == y.untyped_storage()._cdata)
 
 
 def _overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
