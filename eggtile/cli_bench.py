@@ -90,7 +90,6 @@ def row_of(item: Subject, compiled: Compiled | None, contenders: Mapping[str, Ro
 
 def region_row(region: Region) -> Row:
     """The forms with their costs, measured where that is known, and the schedules of the chosen one's kernels."""
-    listed = [*enumerate(region.forms), (DEFAULT, region.default)]
     return {
         "forms": [
             {
@@ -99,8 +98,9 @@ def region_row(region: Region) -> Row:
                 "measured_us": region.prices.form_us(f),
                 "kernels": len(f.kernels),
                 "chosen": f is region.chosen,
+                "default": f is region.default,
             }
-            for n, f in listed
+            for n, f in enumerate(region.listed)
         ],
         "laws": list(region.chosen.laws),
         "kernels": [{"name": k.name, "schedule": str(k.schedule), "fallback": k.fallback} for k in region.kernels],
@@ -118,9 +118,10 @@ def form_lines(rows: Sequence[Row]) -> Iterator[list[str]]:
                 f"{k['schedule']}{' (fall-back)' if k['fallback'] else ''}" for k in region["kernels"]
             )
             for f in region["forms"]:
-                mark, lines = (" *", schedules) if f["chosen"] else ("", "")
+                marks = [name for name in ("chosen", DEFAULT) if f[name]]
                 times = number(f["cost_us"]), number(f["measured_us"])
-                yield [row["program"], f"{f['id']}{mark}", *times, str(f["kernels"]), lines]
+                lines = schedules if f["chosen"] else ""
+                yield [row["program"], " ".join([str(f["id"]), *marks]), *times, str(f["kernels"]), lines]
 
 
 def time_lines(rows: Sequence[Row]) -> Iterator[list[str]]:
