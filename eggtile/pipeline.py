@@ -244,9 +244,19 @@ def chosen_region(program: LoopProgram, graph: EGraph, options: Options) -> Regi
     found = ranked(forms(graph, machine, k=options.count, price=price), prices)
     if options.count == 1 and any(prices.measured(k, f) for f in (found[0], default) for k in f.kernels):
         found = ranked(forms(graph, machine, k=TUNED, price=price), prices)[:1]
-    as_written = form_key(default)
-    found = [default if form_key(f) == as_written else f for f in found]
+    found = distinct(found, default)
     return Region(program, graph, default, found, pick(found, default, options), prices)
+
+
+def distinct(found: Sequence[Form], default: Form) -> list[Form]:
+    """The forms less those that differ from another by names alone; the form as written stands for its equal."""
+    unique: dict[str, Form] = {}
+    for f in found:
+        unique.setdefault(form_key(f), f)
+    as_written = form_key(default)
+    if as_written in unique:
+        unique[as_written] = default
+    return [f if f is default else replace(f, name=f"f{n}") for n, f in enumerate(unique.values())]
 
 
 def ranked(found: Sequence[Form], prices: Prices) -> list[Form]:
