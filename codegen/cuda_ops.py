@@ -235,6 +235,19 @@ def _nan_pair(op: str) -> Function:
     )
 
 
+def _pairs(op: str, dtype: str) -> Function:
+    return Function(
+        f"void {op}2_{dtype}(unsigned short* a, const unsigned short* b) {{\n"
+        f"  unsigned x = a[0] | (unsigned)a[1] << 16;\n"
+        f"  const unsigned y = b[0] | (unsigned)b[1] << 16;\n"
+        f'  asm("{op}.NaN.{dtype}x2 %0, %0, %1;" : "+r"(x) : "r"(y));\n'
+        f"  a[0] = (unsigned short)x;\n"
+        f"  a[1] = (unsigned short)(x >> 16);\n"
+        f"}}",
+        ptx=True,
+    )
+
+
 def _convert(name: str, ptx: str, to: str, to_reg: str, of: str, of_reg: str) -> Function:
     return Function(
         f"{to} {name}({of} x) {{\n"
@@ -260,6 +273,8 @@ def _functions() -> Iterator[tuple[tuple[str, str], Function]]:
             yield (name, ctype), Function(row.text.replace("$T", ctype))
     for op, sign, of_zeros in (("max", ">", "!"), ("min", "<", "")):
         yield (f"{op}_nan", "float"), _nan_pair(op)
+        for dtype in ("bf16", "f16"):
+            yield (f"{op}2_{dtype}", ""), _pairs(op, dtype)
         first = f"a != a || a {sign} b || (a == b && {of_zeros}signbit(a))"  # -0.0 is less than 0.0
         text = f"double {op}_nan(double a, double b) {{ return {first} ? a : b; }}"
         yield (f"{op}_nan", "double"), Function(text)

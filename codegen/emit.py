@@ -26,6 +26,7 @@ from ir.kernel import (
     Let,
     LoadGlobal,
     LoadShared,
+    Pairwise,
     Shared,
     Shuffle,
     Statement,
@@ -179,6 +180,8 @@ class _Writer:
                 self._declare_shared(name, dtype, size)
             case Assign():
                 self.line(self._assignment(s))
+            case Pairwise():
+                self._pairwise(s)
             case For():
                 self._loop(s)
             case If(pred, body):
@@ -254,6 +257,11 @@ class _Writer:
     def _assignment(self, s: Assign) -> str:
         element = self.element(s.array, s.index)
         return f"{element} = {self.stored(self.register(s.array).dtype, s.value).text};"
+
+    def _pairwise(self, s: Pairwise) -> None:
+        dtype = self.register(s.array).dtype
+        callee = self.expressions.call(f"{s.op}2_{dtype}")
+        self.line(f"{callee}({self.pointer(s.array, s.index)}, {self.pointer(s.other, s.at)});")
 
     def _declare_shared(self, name: str, dtype: DType, size: int) -> None:
         ctype, own = STORAGE[dtype], self.name(name)

@@ -509,11 +509,20 @@ static unsigned short to_bf16(float x) {
 }
 template <int size>
 static void repack(unsigned short*) {}
+#define HOST_PAIRS(op, dtype, of)                                            \
+  static void op##2_##dtype(unsigned short* a, const unsigned short* b) {    \
+    for (int k = 0; k < 2; ++k) a[k] = to_##dtype(op##_nan(of(a[k]), of(b[k]))); \
+  }
 template <int blocks, class P, class T>
 static void store_everywhere(P&& p, T v) { host::store_everywhere(p + 0, v); }
 static float round_bf16(float x) { return __uint_as_float((unsigned)to_bf16(x) << 16); }
 static unsigned short to_f16(float x) { return bits_as<unsigned short>((_Float16)x); }
 static float from_f16(unsigned short x) { return bits_as<_Float16>(x); }
+static float widened_bf16(unsigned short x) { return __uint_as_float((unsigned)x << 16); }
+HOST_PAIRS(max, bf16, widened_bf16)
+HOST_PAIRS(min, bf16, widened_bf16)
+HOST_PAIRS(max, f16, from_f16)
+HOST_PAIRS(min, f16, from_f16)
 
 #define HOST_ACCESS(width, suffix)                                                                        \
   template <class T, class P>                                                                             \

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ir import term as T
 from ir.dtype import DTYPES
-from ir.kernel import Array, Barrier, KernelProgram, Let, LoadGlobal, Statement, terms, walk
+from ir.kernel import Array, Barrier, KernelProgram, Let, LoadGlobal, Pairwise, Statement, terms, walk
 from ir.node import postorder
 from ir.term import Term, Var
 
@@ -20,8 +20,10 @@ LEAST_ELEMENTS = 64
 HALVES = ("f16", "bf16")
 CHEAP = ("add", "mul", "neg", "max", "min")
 """Operators that are computed again rather than kept."""
+AGAIN_A_REGISTER = 4
+"""Scalars computed again that cost a register, because some of them live at a time."""
 REGISTERS = 65536
-KEPT_REGISTERS = 20
+KEPT_REGISTERS = 10
 """Registers of a thread beside those that live across a barrier."""
 
 
@@ -64,14 +66,21 @@ def _renewal(
     before: Sequence[Statement], after: Sequence[Statement], packed: set[str], arrays: dict[str, Array]
 ) -> Renewal:
     used = {n for s in walk(tuple(after)) for t in postorder(*terms(s)) if (n := _name(t)) is not None}
+    used |= {s.other for s in walk(tuple(after)) if isinstance(s, Pairwise)}
     crossing = [s for s in before if isinstance(s, Let) and s.name in used]
     again = tuple(s for s in crossing if _cheap(s.value, packed))
     loaded = {s.array for s in before if isinstance(s, LoadGlobal)}
     needed = used | {n for s in again for t in postorder(s.value) if (n := _name(t)) is not None}
     kept = [arrays[n] for n in sorted(loaded & needed) if n in arrays]
+    counted = [s for s in crossing if s not in again and not _is_place(s.value)]
     words = sum(-(-a.size * DTYPES[a.dtype].bytes // 4) for a in kept)
     renewed = tuple(a.name for a in kept if a.name in packed)
-    return Renewal(renewed, again, words + len(crossing) - len(again))
+    return Renewal(renewed, again, words + len(counted) + len(again) // AGAIN_A_REGISTER)
+
+
+def _is_place(value: Term) -> bool:
+    """Whether a scalar is another one and a constant, which instructions that access memory add for nothing."""
+    return isinstance(value, T.Binary) and value.op == "add" and isinstance(value.y, T.Const) and not value.x.terms
 
 
 def _cheap(value: Term, packed: set[str]) -> bool:

@@ -53,6 +53,17 @@ class Assign:
 
 
 @dataclass(frozen=True)
+class Pairwise:
+    """array[index ..+2) = op(array[index ..+2), other[at ..+2)), two 16-bit floats at once; `op` is max or min."""
+
+    array: str
+    index: Term
+    op: str
+    other: str
+    at: Term
+
+
+@dataclass(frozen=True)
 class For:
     """for (i32 name = start; name < stop; name += step), unrolled where `unroll`; bounds are uniform over the block."""
 
@@ -165,6 +176,7 @@ Statement = (
     Let
     | Array
     | Assign
+    | Pairwise
     | For
     | If
     | LoadGlobal

@@ -20,6 +20,7 @@ from ir.dtype import DTYPES, Array, DType, is_float, numpy_type
 from ir.layout import LANES
 from ir.loop import Buffer
 from ir.node import IRError
+from ir.ops import BINARY
 from ir.term import Term
 
 Ints = npt.NDArray[np.int64]
@@ -215,6 +216,8 @@ class _Run:
                     self.shared.setdefault(s.name, _Shared.of(s, self.blocks))
                 case K.Assign(array, index, value):
                     self.write(array, self.constant(index, mask), self.value(value, mask)[None], mask)
+                case K.Pairwise():
+                    self.pairwise(s, mask)
                 case K.For():
                     self.loop(s, mask)
                 case K.If(pred, inner):
@@ -229,6 +232,11 @@ class _Run:
                     self.shuffle(s, mask)
                 case K.Barrier():
                     self.barrier(s, mask)
+
+    def pairwise(self, s: K.Pairwise, mask: Bools | None) -> None:
+        index = self.constant(s.index, mask)
+        mine, other = self.read(s.array, index, 2, mask), self.read(s.other, self.constant(s.at, mask), 2, mask)
+        self.write(s.array, index, BINARY[s.op].meaning(mine, other), mask)
 
     def loop(self, s: K.For, mask: Bools | None) -> None:
         for k in range(self.constant(s.start, mask), self.constant(s.stop, mask), s.step):

@@ -4,6 +4,7 @@ kernel rows(x: f32[4, 8] strides(8, 1) input align 16, ...) threads 128 blocks 4
   i32 a = block * 4                                    Let           (bare integers are i32)
   f32 v[8]                                             Array         shared f32 s[32]    Shared
   v[0] = v[1] + f32(1.0)                               Assign        v[0] = shuffle(v[1], 16)
+  m[0] max= v[4]                                       Pairwise
   v[0]..4 <- x[a]; when a < 3; other f32(0.0)          LoadGlobal, LoadShared
   y[a]..4 <- v[0]; when a < 3; monoid add              StoreGlobal, StoreShared
   for (k = 0; 8; 1) unroll { ... }                     For           if (a < 3) { ... }  If
@@ -82,6 +83,8 @@ def show_statement(s: K.Statement) -> str:
             return f"shared {dtype} {name}[{size}]"
         case K.Assign(array, index, value):
             return f"{array}[{_show(index)}] = {_show(value)}"
+        case K.Pairwise(array, index, op, other, at):
+            return f"{array}[{_show(index)}] {op}= {other}[{_show(at)}]"
         case K.For(name, start, stop, step, unroll):
             return f"for ({name} = {_show(start)}; {_show(stop)}; {step}) {'unroll ' if unroll else ''}{{"
         case K.If(pred):
@@ -209,6 +212,9 @@ class _Parser:
     def shuffle(self, m: re.Match[str], scope: Scope) -> K.Statement:
         return K.Shuffle(m[1], _term(m[2], scope), _term(m[3], scope), int(m[4]))
 
+    def pairwise(self, m: re.Match[str], scope: Scope) -> K.Statement:
+        return K.Pairwise(m[1], _term(m[2], scope), m[3], m[4], _term(m[5], scope))
+
     def assign(self, m: re.Match[str], scope: Scope) -> K.Statement:
         return K.Assign(m[1], _term(m[2], scope), _term(m[3], scope))
 
@@ -225,6 +231,7 @@ _STATEMENTS: tuple[tuple[re.Pattern[str], _Build], ...] = (
     (re.compile(rf"({_TYPED}) (\w+) = (.*)"), _Parser.let),
     (re.compile(r"(\w+)\[(.*)\]\.\.(\d+) <- (\w+)\[([^;]*)\]((?:; .*)?)"), _Parser.copy),
     (re.compile(r"(\w+)\[(.*?)\] = shuffle\((.*), (\d+)\)"), _Parser.shuffle),
+    (re.compile(r"(\w+)\[(.*?)\] (\w+)= (\w+)\[(.*)\]"), _Parser.pairwise),
     (re.compile(r"(\w+)\[(.*?)\] = (.*)"), _Parser.assign),
 )
 

@@ -88,6 +88,12 @@ class _Verifier:
                     scope.shared[name] = (dtype, size)
                 case K.Assign(array, index, value):
                     self.set(array, index, 1, value.dtype, scope)
+                case K.Pairwise(array, index, op, other, at):
+                    dtype = scope.arrays.get(array, ("", 0))[0]
+                    if dtype not in ("f16", "bf16") or op not in ("max", "min"):
+                        raise IRError(f"{array}: {op} of pairs of {dtype or 'nothing'}")
+                    self.used(array, index, 2, dtype, scope)
+                    self.used(other, at, 2, dtype, scope)
                 case K.For():
                     self.loop(s, scope)
                 case K.If(pred, inner):
@@ -335,6 +341,8 @@ def _mentioned(s: K.Statement) -> set[str]:
     names = {
         t.name if isinstance(t, Var) else t.buffer for t in postorder(*K.terms(s)) if isinstance(t, Var | T.Load)
     }
+    if isinstance(s, K.Pairwise):
+        names |= {s.array, s.other}
     if isinstance(s, K.Assign | K.LoadGlobal | K.StoreGlobal | K.LoadShared | K.StoreShared | K.Shuffle):
         names.add(s.array)
     return names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from codegen.passes.nest import THREAD, Nests
 from codegen.passes.terms import assigned, conjunction, digit, linear, widened
@@ -143,16 +143,27 @@ def begin_fold(nests: Nests, axes: tuple[str, ...], monoid: str, x: Var, value: 
     """
     algebra = Algebra.of(monoid, x.dtype, nests.part.axis(axes[0]).extent)
     kept, folded = nests.modes(result.axes), [m for m in nests.modes(x.axes) if m.axis in axes]
-    chains = _chains(kept, folded)
-    partial = Partial.new(nests, algebra, kept, f"{result.name}_chain" if chains > 1 else result.name, chains)
+    beyond = [a for a in axes if nests.layouts.over((a,)).cover(a) > nests.part.axis(a).tile]
+    inside = conjunction([T.binary("lt", nests.local(a), T.number(nests.part.axis(a).tile)) for a in beyond])
+    pairs = inside is None and _in_pairs(algebra, x, nests.modes(x.axes), axes)
+    chains = max(_chains(kept, folded), 2 if pairs else 1)
+    narrow = replace(algebra, dtypes=(x.dtype,)) if pairs else algebra
+    partial = Partial.new(nests, narrow, kept, f"{result.name}_chain" if chains > 1 else result.name, chains)
     total = Partial.new(nests, algebra, kept, result.name) if chains > 1 else partial
     partial.clear()
-    nests.over(x.axes)
-    components = [value, *(T.round_to(d, "cast", nests.coordinate(axes[0])) for d in algebra.dtypes[1:])]
-    inside = conjunction([T.binary("lt", nests.local(a), T.number(nests.part.axis(a).tile)) for a in axes])
-    if inside is not None:
-        components = [T.select(inside, c, e) for c, e in zip(components, algebra.identity, strict=True)]
-    partial.absorb(components, T.binary("mod", nests.register(folded), T.const(chains, "i32")))
+    step = 2 if pairs else 1
+    pair = T.binary("floordiv", nests.register(folded), T.const(step, "i32"))
+    chain = T.binary("mul", T.binary("mod", pair, T.const(chains // step, "i32")), T.const(step, "i32"))
+    if pairs and isinstance(value, T.Load):
+        op = MONOIDS[monoid].combine
+        body = nests.over(x.axes, step, "pairs")
+        body.append(K.Pairwise(partial.arrays[0], partial.place(chain), op, value.buffer, value.index[0]))
+    else:
+        nests.over(x.axes)
+        components = [value, *(T.round_to(d, "cast", nests.coordinate(axes[0])) for d in algebra.dtypes[1:])]
+        if inside is not None:
+            components = [T.select(inside, c, e) for c, e in zip(components, algebra.identity, strict=True)]
+        partial.absorb(components, chain)
     final = total.arrays[-1]
     if result.dtype != algebra.dtypes[-1]:
         final = nests.array(f"{result.name}_fold", result.dtype, nests.registers(result.axes))
@@ -164,6 +175,12 @@ def begin_fold(nests: Nests, axes: tuple[str, ...], monoid: str, x: Var, value: 
 
     nests.after.append(finish)
     return final
+
+
+def _in_pairs(algebra: Algebra, x: Var, modes: Sequence[Mode], axes: Sequence[str]) -> bool:
+    """Whether two neighbouring registers of 16-bit floats fold at once, which rounds nothing."""
+    exact = algebra.monoid in ("max", "min") and x.dtype in ("f16", "bf16")
+    return exact and bool(modes) and modes[0].axis in axes and modes[0].size % 2 == 0
 
 
 def _chains(kept: Sequence[Mode], folded: Sequence[Mode]) -> int:

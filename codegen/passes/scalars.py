@@ -62,6 +62,8 @@ class _Survey:
                     self.moved.update(self.elements(array, index, width))
                 case K.StoreGlobal(_, _, array, index, width) | K.StoreShared(_, _, array, index, width):
                     self.stored.update(self.elements(array, index, width))
+                case K.Pairwise(array, index, _, other, at):
+                    self.kept.update(self.elements(array, index, 2), self.elements(other, at, 2))
                 case K.Shuffle(array, index):
                     self.kept.update(self.elements(array, index, 1))
                     self.moved.update(self.elements(array, index, 1))
@@ -166,6 +168,8 @@ def without_dead(body: Body) -> Body:
                 used.add(s.array)
             if isinstance(s, K.LoadShared):
                 used.add(s.shared)
+            if isinstance(s, K.Pairwise):
+                used.add(s.other)
         new = _live(body, used)
         if new == body:
             return body
@@ -185,9 +189,9 @@ def _live(body: Body, used: set[str]) -> Body:
         match s:
             case K.Let(name) | K.Array(name) | K.Shared(name) if name not in used:
                 continue
-            case K.Assign(array) | K.LoadGlobal(array) | K.LoadShared(array) | K.Shuffle(array) if (
-                array not in used
-            ):
+            case (
+                K.Assign(array) | K.Pairwise(array) | K.LoadGlobal(array) | K.LoadShared(array) | K.Shuffle(array)
+            ) if array not in used:
                 continue
             case K.StoreShared(shared) if shared not in used:
                 continue

@@ -31,7 +31,7 @@ def share_terms(state: State) -> State:
 class _Sharer:
     def __init__(self, names: Names, whole: Body) -> None:
         self.names = names
-        self.changing = {s.array for s in K.walk(whole) if isinstance(s, K.Assign)}
+        self.changing = {s.array for s in K.walk(whole) if isinstance(s, K.Assign | K.Pairwise)}
         """Arrays with an element that is assigned: its value depends on the place of a read."""
         self.unrolled = {s.name for s in K.walk(whole) if isinstance(s, K.For) and s.unroll}
 
