@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -143,35 +143,41 @@ class GpuDevice:
     def load(self, code: Code) -> Loaded:
         return Loaded(code)
 
-    def _filled(self, trial: int) -> list[int]:
-        """The addresses of the buffers, which hold what the trial begins with."""
+    def run(self, loaded: Loaded, trial: int, after: Sequence[Array]) -> None:
         for kept, own in zip(self.kept[trial], self.own, strict=True):
             gpu.copy(kept, own)
-        return [m.data_ptr() + s for m, s in zip(self.own, self.starts, strict=True)]
-
-    def run(self, loaded: Loaded, trial: int, after: Sequence[Array]) -> None:
-        launches = loaded.bind(self._filled(trial))
-        for launch in launches:
+        for launch in loaded.bind([m.data_ptr() + s for m, s in zip(self.own, self.starts, strict=True)]):
             launch.run()
         for memory, i in zip(self.own, after, strict=True):
             gpu.download(memory, i)
 
     def race(self, loaded: Sequence[Loaded], cold: Sequence[bool], rounds: int) -> list[Lap]:
-        held = self._filled(0)
+        held = [
+            gpu.clone(m.data_ptr() + start, m.size - start - GUARD_BYTES)  # aligned, as a user's buffers are
+            for m, start in zip(self.kept[0], self.starts, strict=True)
+        ]
         launches = [k.bind(held) for k in loaded]
         hot = gpu.times([[own] for own in launches], HOT_ROUNDS)
         limit = HOPELESS * min(t.median_us for t in hot)
-        left = [k for k, t in enumerate(hot) if t.median_us <= limit]
-        sizes = (m.size - s - GUARD_BYTES for m, s in zip(self.own, self.starts, strict=True))
-        inputs = {at: size for at, size, c in zip(held, sizes, cold, strict=True) if c and size}
-        every = [launch for k in left for launch in launches[k]]
-        ends = list(accumulate(len(launches[k]) for k in left))
-        passes = gpu.rotated(every, inputs) if inputs else [every]
-        times = gpu.times([[p[a:b] for p in passes] for a, b in zip((0, *ends), ends, strict=False)], rounds)
+        inputs = {m.data_ptr(): m.size for m, c in zip(held, cold, strict=True) if c and m.size}
         laps = [Lap(t, False) for t in hot]
-        for k, t in zip(left, times, strict=True):
-            laps[k] = Lap(t, True)
+        left = [k for k, t in enumerate(hot) if t.median_us <= limit]
+        while left:
+            for k, t in zip(left, _cold_times([launches[k] for k in left], inputs, rounds), strict=True):
+                laps[k] = Lap(t, True)
+            best = min(lap.time.median_us for lap in laps if lap.cold)
+            left = [k for k, lap in enumerate(laps) if not lap.cold and lap.time.median_us <= best]
         return laps
+
+
+def _cold_times(
+    contenders: Sequence[Sequence[gpu.Launch]], inputs: Mapping[int, int], rounds: int
+) -> list[gpu.Time]:
+    """Times of contenders side by side, with these inputs (address: bytes) from DRAM."""
+    every = [launch for own in contenders for launch in own]
+    ends = list(accumulate(len(own) for own in contenders))
+    passes = gpu.rotated(every, inputs) if inputs else [every]
+    return gpu.times([[p[a:b] for p in passes] for a, b in zip((0, *ends), ends, strict=False)], rounds)
 
 
 # ---- the process

@@ -70,6 +70,9 @@ def tune_command(
         with tuner_of(options, Limits(n, candidate_s=limit, threads=threads), not adopt) as tuner:
             for item in items:
                 reports.append(tuned(item, tuner, budget - (time.monotonic() - start), device, suite))
+            if tuner.where.machine != tuner.machine.name:
+                kept = f"times are kept under {tuner.where.machine}; extraction for {target} knows {tuner.machine.name}"
+                typer.echo(kept, err=True)
     if json_:
         rows = [r.json() for r in reports]
         typer.echo(json.dumps({"programs": rows} if suite else rows[0], allow_nan=False))
