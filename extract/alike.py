@@ -76,6 +76,16 @@ class Speller:
         def numbered(names: Iterable[Name]) -> list[int]:
             return [numbers.setdefault(n, len(numbers)) for n in names]
 
+        def uses(root: Term) -> list[int]:
+            """The names below a term by the numbers that they have so far, which tells shapes apart that are equal."""
+            found, stack, done = list[int](), [root], {root}
+            while stack:
+                t = stack.pop()
+                found += sorted(numbers.get(n, len(nodes)) for n in names_of(nodes[t]))
+                stack += [k for k in kids[t] if k not in done]
+                done.update(kids[t])
+            return found
+
         for label, names, terms in heads:
             text.append((label, *numbered(names)))
             stack: list[tuple[Term, bool]] = [(t, False) for t in reversed(terms)]
@@ -91,7 +101,10 @@ class Speller:
                     if _is_set(node):  # numbered by the uses in the body
                         stack.append((t, True))
                     text.append((shape[t], *numbered(() if _is_set(node) else names_of(node))))
-                    stack.extend((k, False) for k in reversed(kids[t]))
+                    below = kids[t]
+                    if unordered(node) and len({shape[k] for k in below}) < len(below):
+                        below = sorted(below, key=lambda k: (shape[k], uses(k)))
+                    stack.extend((k, False) for k in reversed(below))
         return tuple(text), list(numbers)
 
     def _kind(self, name: Name) -> int:

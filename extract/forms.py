@@ -41,6 +41,7 @@ class Choice:
     us: float
     gap: float
     signature: tuple[object, ...]
+    stop: tuple[str, ...] = ()
     reasons: Reasons = ()
 
 
@@ -51,7 +52,8 @@ class Region:
         self, scope: Scope, machine: Machine, breadth: Breadth, price: Price | None, deadline: float
     ) -> None:
         self.scope, self.deadline = scope, deadline
-        self.fragments = Fragments(scope, machine, breadth, deadline)
+        half = (time.thread_time() + deadline) / 2  # the rest is the solver's
+        self.fragments = Fragments(scope, machine, breadth, half)
         self.candidates = Candidates(self.fragments)
         self.found = self.candidates.all(self._live)
         if price is not None:
@@ -77,7 +79,8 @@ class Region:
             if text in texts:
                 continue
             texts.add(text)
-            out[signature] = Choice(kernels, cover.us, cover.gap, signature, self._reasons(kernels))
+            stop = *(("candidates",) if self.fragments.late else ()), *(("solver",) if cover.gap else ())
+            out[signature] = Choice(kernels, cover.us, cover.gap, signature, stop, self._reasons(kernels))
             loops: Counter[str] = Counter()
             for c in picks:
                 loops.update(c.cost.sweeps)
@@ -128,9 +131,9 @@ class Region:
         return tuple((written[t], picks[c]) for c in self.scope.roots for t in self.scope.source.values_of(c))
 
     def _live(self, candidates: Sequence[Candidate]) -> set[int]:
-        """Classes that the best cover by these candidates makes."""
+        """Classes that a good cover by these candidates makes."""
         problem = CoverProblem(candidates, self.scope.roots, self.scope.given)
-        near = next(problem.covers(self.deadline))
+        near = problem.greedy() or next(problem.covers(self.deadline))
         return {o for i in near.picks for o in candidates[i].outs}
 
     def _priced(self, c: Candidate, price: Price) -> Candidate:
@@ -153,8 +156,9 @@ def forms(
     `price` gives the measured time of a kernel in us where one is known. With `drop_rounds` (never under strict
     numerics) values that stay inside a kernel keep the precision of their arithmetic where eager operators round
     them. `budget_s` is seconds of this thread's own time, so that the load of the machine changes no choice.
-    `details` of a form hold its `signature`, the `gap` to the best that was not closed in that time, its `sweeps`,
-    and the `Cost` of each kernel by name in `kernels`; with a graph that is `Explained` also the `reasons` that it
+    `details` of a form hold its `signature`, what ran out of that time in `stop` (`candidates`: only few were looked
+    for; `solver`), the `gap` to the best of the candidates that was not closed, its `sweeps`, and the `Cost` of each
+    kernel by name in `kernels`; with a graph that is `Explained` also the `reasons` that it
     equals the program, whether they are all `traced` and, where some are left out, `dropped_rounds`.
     """
     deadline = time.thread_time() + budget_s
@@ -182,8 +186,9 @@ def forms(
         form = named(form, graph, tuple(r for c in chosen for r in c.reasons))
         if drop_rounds:
             form = without_rounds(form)
-        signature = tuple(c.signature for c in chosen)
-        ranked.append(_costed(form, machine, price, signature, max(c.gap for c in chosen)))
+        details: dict[str, object] = {"signature": tuple(c.signature for c in chosen)}
+        details |= {"gap": max(c.gap for c in chosen), "stop": tuple(sorted({s for c in chosen for s in c.stop}))}
+        ranked.append(_costed(form, machine, price, details))
     ranked.sort(key=lambda f: f.cost_us)
     return [replace(f, name=f"f{n}") for n, f in enumerate(ranked)]
 
@@ -212,7 +217,7 @@ def _best(prices: Mapping[Text, Sequence[float]], k: int) -> Iterator[dict[Text,
                 heapq.heappush(heap, (us + prices[key][later[n]] - prices[key][picks[n]], later))
 
 
-def _costed(form: Form, machine: Machine, price: Price | None, signature: tuple[object, ...], gap: float) -> Form:
+def _costed(form: Form, machine: Machine, price: Price | None, details: Mapping[str, object]) -> Form:
     """The form with the cost of its kernels, measured where it is known, and what stands behind it."""
     total = 0.0
     costs = _costs(form, machine)
@@ -223,8 +228,8 @@ def _costed(form: Form, machine: Machine, price: Price | None, signature: tuple[
         total += cost.us if measured is None else measured
         for axis, n in cost.sweeps.items():
             loops[axis] = loops.get(axis, 0) + n
-    details = {**form.details, "signature": signature, "gap": gap, "sweeps": loops, "kernels": costs}
-    return replace(form, cost_us=total, details=details)
+    known = {**form.details, **details, "sweeps": loops, "kernels": costs}
+    return replace(form, cost_us=total, details=known)
 
 
 def _costs(form: Form, machine: Machine) -> dict[str, Cost]:

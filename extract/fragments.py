@@ -65,6 +65,7 @@ class Fragments:
         self.substitute = scope.source.substitute
         buffers = {b.name: b for b in self.graph.program.buffers}
         buffers |= {buffer_of(c): scope.source.scratch(c) for c in sorted(scope.items)}
+        self.late = False  # whether the time ran out, so that few are kept
         self.risky: set[Term] = set()
         self.trusted: set[Term] = set()
         self.pricing = Pricing(self.substitute.extents, buffers, machine, lambda t: t not in self.risky)
@@ -77,7 +78,7 @@ class Fragments:
         self._flow: dict[int, float] = {}
         for c in scope.reachable:
             if time.thread_time() > deadline:
-                self.breadth = LATE
+                self.breadth, self.late = LATE, True
             self.of(c)
 
     # ---- prices
