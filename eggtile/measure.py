@@ -24,8 +24,8 @@ Build = Callable[[Function, Tensors], Function]
 
 DEFAULT: Final = "default"
 PEERS = ("eager", "compile", "max-autotune")
-TIMING = ("max-autotune",)
-"""Contenders that time kernels while they are built."""
+TIMING = ("compile", "max-autotune")
+"""Contenders that time kernels of their own at the first call."""
 
 
 def builders(options: Options) -> dict[str, Build]:
@@ -59,7 +59,7 @@ def build_and_gate(
     """Build every contender for the first input set and hold it to float64 on all of them.
 
     Gives the callables and a row each: errors and verdict, or how it failed; those that failed have no callable. The
-    card is used within `running`, but for the first call of what times nothing while it is built.
+    card is used within `running`, but for the first call of what times no kernels in it.
     """
     torch.compiler.reset()
     with running():
