@@ -73,7 +73,7 @@ def written(region: Region) -> frozenset[Term]:
 
 
 class Names:
-    """Names for the larger values of the program as written, so that a step shows what is new in it."""
+    """Names for the larger values of the program as written, `$0` on, so that a step shows what is new in it."""
 
     def __init__(self, written: frozenset[Term]) -> None:
         self.written = written
@@ -96,7 +96,7 @@ class Names:
             return self._over(t)
         if t not in self.known:
             text = show_term(self._over(t))
-            self.known[t] = Var(f"v{len(self.known)}", t.dtype, tuple(sorted(t.free)))
+            self.known[t] = Var(f"${len(self.known)}", t.dtype, tuple(sorted(t.free)))
             self.lines.append(f"{show_term(self.known[t])} = {text}")
         return self.known[t]
 
