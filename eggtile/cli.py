@@ -40,7 +40,6 @@ from eggtile.pipeline import Compiled, CompiledKernel, Options, RequestError, ch
 from eggtile.source import SourceError
 from eggtile.tables import number, show
 from eggtile.views import EARLY, LEVELS, PassLog, dump_levels, show_level
-from egraph.laws import LAWS
 from extract.spaces import space
 from ir.node import IRError
 
@@ -223,18 +222,6 @@ def run(
         for note in verdict.notes:
             typer.echo(note)
     raise typer.Exit(0 if verdict.ok else 1)
-
-
-@app.command()
-def laws(name: Annotated[str | None, typer.Argument(show_default=False)] = None) -> None:
-    """List the laws of the e-graph, or show one."""
-    if name is not None and name not in LAWS:
-        raise RequestError(f"no law is named {name}; see eggtile laws")
-    table = Table("law", "family", "class", "statement")
-    for law in LAWS.values():
-        if name in (None, law.name):
-            table.add_row(law.name, law.family, law.class_, law.sentence)
-    rich.print(table)
 
 
 @app.command()

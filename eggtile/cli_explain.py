@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,10 @@ from eggtile.pipeline import LISTED, Compiled, Region, RequestError, choose_form
 from eggtile.query import answers
 from eggtile.tables import show
 from eggtile.why import chain
-from egraph.laws import LAWS
+from egraph.laws import LAWS, Law
+from egraph.matches import parsed
+from egraph.matches import shown as spelled
+from ir.text import show_term
 
 Dump = Annotated[Path, typer.Argument(help="A file that `dump --format json` wrote.", show_default=False)]
 
@@ -110,10 +114,11 @@ def form_cells(f: dict[str, Any]) -> dict[str, str]:
 
 
 def check_laws(names: list[str]) -> None:
-    """Refuse the name of a law that is none."""
+    """Refuse the name of a law that is none, with one that is near."""
     for name in names:
         if name not in LAWS:
-            raise RequestError(f"no law is named {name}; see eggtile laws")
+            near = "".join(f"did you mean {x}? " for x in get_close_matches(name, LAWS, 1))
+            raise RequestError(f"no law is named {name}; {near}eggtile laws lists them")
 
 
 def ablated(compiled: Compiled, names: list[str]) -> list[dict[str, Any]]:
@@ -264,3 +269,43 @@ def cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.2f}"
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+# ---- laws
+
+
+@app.command()
+def laws(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False)] = None, json_: Json = False
+) -> None:
+    """List the laws of the e-graph, or show one with its two sides or its rules as egglog runs them."""
+    check_laws([] if name is None else [name])
+    found = [law_row(x) for x in LAWS.values() if name in (None, x.name)]
+    if json_:
+        return emit_json(found)
+    if name is None:
+        header = ["law", "family", "class", "statement"]
+        return show(f"{len(found)} laws", header, [[row[key] for key in header] for row in found])
+    (row,) = found
+    typer.echo(f"{row['law']} ({row['family']}, {row['class']})\n{row['statement']}")
+    for left, right in row["sides"]:
+        typer.echo(f"\n  {left}\n= {right}")
+    for condition in row["given"]:
+        typer.echo(f"where {condition}")
+    for body, actions in row["rules"]:
+        typer.echo("\nrule\n" + "\n".join(f"   {line}" for line in body))
+        typer.echo("\n".join(f"=> {line}" for line in actions))
+    return None
+
+
+def law_row(law: Law) -> dict[str, Any]:
+    """A law as data: its sides as terms over variables where it has them, and its rules."""
+    return {
+        "law": law.name,
+        "family": law.family,
+        "class": law.class_,
+        "statement": law.sentence,
+        "sides": [[show_term(t) for t in sides] for sides in law.sides],
+        "given": [f"{c.name}({', '.join(c.variables)})" for c in law.given],
+        "rules": [[list(map(spelled, parsed(text))) for text in rule] for rule in law.rules],
+    }

@@ -13,14 +13,18 @@ from eggtile.clock import Clock
 from eggtile.pipeline import LISTED, Compiled, Options, RequestError, capture_and_lower
 from eggtile.source import Source, load
 
-Program = Annotated[str | None, typer.Argument(help="file.py:name or module:name", show_default=False)]
+Program = Annotated[
+    str | None, typer.Argument(metavar="PROGRAM", help="file.py:name or module:name", show_default=False)
+]
 Code = Annotated[
     str | None,
     typer.Option(
         "-c", help="The program as Python code. It runs as Python; the last expression is traced, not run."
     ),
 ]
-Inputs = Annotated[list[str] | None, typer.Option("--input", help="An input as dtype[shape], like f32[1,32,2048].")]
+Inputs = Annotated[
+    list[str] | None, typer.Option("--input", help="An input as dtype\\[shape], like f32[1,32,2048].")
+]
 Numerics = Annotated[str, typer.Option(help="Classes of laws that may be used: strict, default or fast.")]
 FormNumber = Annotated[
     int | None, typer.Option("--form", min=0, help="Use the form with this number instead of the cheapest.")

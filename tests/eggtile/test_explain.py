@@ -252,3 +252,16 @@ def test_a_drawing_holds_every_class_or_says_how_many_it_leaves_out(monkeypatch:
     assert len(boxes) == len(graph.classes)
     monkeypatch.setattr(picture, "MOST_CLASSES", 5)
     assert f"{len(graph.classes) - 5} classes are not drawn" in picture.to_svg(graph)
+
+
+def test_laws_are_listed_by_whole_names_and_shown_with_sides_or_rules() -> None:
+    everything = called("laws").stdout
+    assert all(name in everything for name in LAWS)
+    assert "add[?s](add[?t](a * b) * c)" in called("laws", "contractions_associate").stdout
+    assert "=> (union (New j e)" in called("laws", STREAMS).stdout
+    assert [x["law"] for x in json.loads(called("laws", "--json").stdout)] == list(LAWS)
+    assert f"did you mean {STREAMS}?" in called("laws", STREAMS[:-2]).stderr
+
+
+def test_help_shows_what_stands_in_brackets() -> None:
+    assert "dtype[shape]" in called("explore", "--help").stdout
