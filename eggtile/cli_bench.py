@@ -37,6 +37,7 @@ from eggtile.tables import number, progress, show
 from eggtile.timing import ROUNDS
 from eggtile.tuner import Limits
 from eggtile.tuning import tuner_of
+from eggtile.turn import card_lock, turn
 
 Program = Annotated[
     str | None,
@@ -62,7 +63,8 @@ def measured(
     fn, inputs = item.load()
     taken = asked(builders(options), [n for n in names if item.max_autotune or n != "max-autotune"])
     calls, found = build_and_gate(fn, [inputs], taken, advance)
-    times, clocks = time_calls({n: c for n, c in calls.items() if found[n]["ok"]}, cold_copies(inputs), rounds)
+    with turn(card_lock(), alone=True):
+        times, clocks = time_calls({n: c for n, c in calls.items() if found[n]["ok"]}, cold_copies(inputs), rounds)
     ours = calls.get(OURS)
     if isinstance(ours, Optimized):
         told_hits(ours.compiled, hits)

@@ -95,9 +95,9 @@ def tuner_of(options: Options, limits: Limits | None = None, measures: bool = Tr
     usable, why = gpu.available()
     if measures and not usable:
         raise RequestError(f"there is no GPU to measure on ({why})")
-    worker, lock = Worker() if measures else None, card_lock(gpu.card()) if usable else None
+    worker = Worker() if measures else None
     try:
-        yield Tuner(options, here(options.machine(), usable), worker, limits, clocks, lock=lock)
+        yield Tuner(options, here(options.machine(), usable), worker, limits, clocks, lock=card_lock())
     finally:
         if worker is not None:
             worker.close()

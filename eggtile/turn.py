@@ -9,10 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from codegen import gpu
 
-def card_lock(card: str) -> Path:
-    """The file that stands for a card, for all users of this machine."""
-    return Path(tempfile.gettempdir()) / f"eggtile-{''.join(c if c.isalnum() else '-' for c in card)}.lock"
+
+def card_lock() -> Path | None:
+    """The file that stands for the card at hand, for all users of this machine; None where there is no card."""
+    if not gpu.available()[0]:
+        return None
+    card = "".join(c if c.isalnum() else "-" for c in gpu.card())
+    return Path(tempfile.gettempdir()) / f"eggtile-{card}.lock"
 
 
 @contextmanager
