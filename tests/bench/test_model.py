@@ -18,7 +18,8 @@ def subject() -> Scheduled:
 
 def timed(own: Scheduled) -> Row:
     """A row whose times are the model's."""
-    return judged({"us": {str(x): own.us(x) for x in sample(own)}, "refused": {}}, own)
+    lines = sample(own)
+    return judged({"us": dict(zip(map(str, lines), own.us(lines), strict=True)), "refused": {}}, own)
 
 
 def test_no_case_is_both_fitted_and_held_out():
@@ -31,7 +32,8 @@ def test_the_sample_holds_the_first_lines_and_a_spread():
     lines = sample(own)
     assert lines[:FIRST] == list(own.space(64).lines[:FIRST])
     assert 20 <= len(set(lines)) <= LINES
-    assert own.us(lines[-1]) > 2 * own.us(lines[0])
+    first, *_, last = own.us(lines)
+    assert last > 2 * first
 
 
 def test_a_row_says_how_the_model_ranks_its_lines():
