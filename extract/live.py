@@ -2,39 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from ir import tile
-from ir.node import postorder
-from ir.term import Term, Var
-from ir.tile import Statement
-
-
-def reads(s: Statement) -> Iterator[str]:
-    """Names of the values that a statement other than a Stream uses."""
-    match s:
-        case tile.TileStore(_, index, value, _):
-            yield value
-            yield from _names(index)
-        case tile.TileLoad(_, _, index):
-            yield from _names(index)
-        case tile.Map(_, term):
-            yield from _names((term,))
-        case tile.Where(_, pred, x, _):
-            yield x
-            yield from _names((pred,))
-        case tile.TileFold(_, _, _, x) | tile.TileScan(_, _, _, x):
-            yield x
-        case tile.Mma(_, a, b, _, acc):
-            yield from (a, b, *((acc,) if acc else ()))
-        case tile.Convert(_, x, _, like):
-            yield from (x, *((like,) if like else ()))
-        case tile.Combine(_, _, x, y):
-            yield from (x, y)
-
-
-def _names(terms: Sequence[Term]) -> Iterator[str]:
-    return (t.name for t in postorder(*terms) if isinstance(t, Var))
+from ir.tile import Statement, reads
 
 
 def live(body: tuple[Statement, ...], used: frozenset[str] = frozenset()) -> tuple[Statement, ...]:
@@ -67,4 +36,4 @@ def _live_stream(s: tile.Stream, wanted: frozenset[str]) -> tile.Stream:
 
 def _outer_reads(s: tile.Stream) -> set[str]:
     """What the body of a stream uses; names made inside do no harm."""
-    return {n for k in tile.walk(s.body) for n in (k.yields if isinstance(k, tile.Stream) else reads(k))}
+    return {n for k in tile.walk(s.body) for n in reads(k)}

@@ -11,12 +11,12 @@ the only use after the stream is a TileFold over that axis, which merges them on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ir.dtype import DType, compute_type
 from ir.loop import Buffer
-from ir.node import IRError
+from ir.node import IRError, postorder
 from ir.ops import MONOIDS
 from ir.schedule import Schedule
 from ir.term import Term, Var, fold_type, join
@@ -195,6 +195,35 @@ def walk(body: tuple[Statement, ...]) -> Iterator[Statement]:
         yield s
         if isinstance(s, Stream):
             yield from walk(s.body)
+
+
+def reads(s: Statement) -> Iterator[str]:
+    """Names of the values that a statement uses; of a Stream, those that its body hands on."""
+    match s:
+        case Stream(_, _, _, yields):
+            yield from yields
+        case TileStore(_, index, value, _):
+            yield value
+            yield from _names(index)
+        case TileLoad(_, _, index):
+            yield from _names(index)
+        case Map(_, term):
+            yield from _names((term,))
+        case Where(_, pred, x, _):
+            yield x
+            yield from _names((pred,))
+        case TileFold(_, _, _, x) | TileScan(_, _, _, x):
+            yield x
+        case Mma(_, a, b, _, acc):
+            yield from (a, b, *((acc,) if acc else ()))
+        case Convert(_, x, _, like):
+            yield from (x, *((like,) if like else ()))
+        case Combine(_, _, x, y):
+            yield from (x, y)
+
+
+def _names(terms: Sequence[Term]) -> Iterator[str]:
+    return (t.name for t in postorder(*terms) if isinstance(t, Var))
 
 
 def infer(part: TilePart, buffers: Mapping[str, Buffer]) -> dict[str, Var]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from codegen.passes.folds import Algebra, Partial, Slots, shuffled
+from codegen.passes.exchange import Slots, shuffled
 from codegen.passes.nest import THREAD, WARP, Nests
+from codegen.passes.partial import Algebra, Partial
 from codegen.passes.terms import digit
 from ir import kernel as K
 from ir import term as T

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from codegen.passes.folds import begin_fold
+from codegen.passes.folds import Running, begin_fold
 from codegen.passes.nest import Names, Nests
 from codegen.passes.scans import write_scan
 from codegen.passes.state import Access, PartPlan, State, access_name
@@ -58,6 +58,8 @@ class _PartWriter:
         self.arrays: dict[str, str] = {}
         self.unfinished: set[str] = set()
         self.arriving: list[Callable[[], None]] = []
+        self.running: dict[str, Running] = {}
+        """By the names of a state and of its next value."""
 
     def write(self, block: Term) -> tuple[K.Statement, ...]:
         """The part's body for a linear block index of its own range."""
@@ -75,7 +77,7 @@ class _PartWriter:
         return tuple(self.nests.out)
 
     def body(self, body: Sequence[tile.Statement]) -> None:
-        for s in body:
+        for k, s in enumerate(body):
             if self.unfinished & self.reads(s):
                 self.nests.close()
                 self.unfinished.clear()
@@ -89,7 +91,12 @@ class _PartWriter:
                 case tile.TileStore():
                     self.store(s)
                 case tile.Stream():
-                    self.stream(s)
+                    self.stream(s, folded_after(s, body[k + 1 :]))
+                case tile.Combine(out, _, x, y) if out in self.running:
+                    added = self.types[y if self.running.get(x) is self.running[out] else x]
+                    self.running[out].absorb(added, self.here(added))
+                case tile.TileFold(out, _, _, x) if x in self.running:
+                    self.arrays[out] = self.running[x].end(self.types[x], self.types[out])
                 case tile.TileFold(out, axes, monoid, x):
                     self.unfinished.add(out)
                     self.fold(out, axes, monoid, x)
@@ -257,10 +264,16 @@ class _PartWriter:
 
     # ---- streams
 
-    def stream(self, s: tile.Stream) -> None:
-        """A serial loop whose states are register arrays, set together at the end of each step."""
+    def stream(self, s: tile.Stream, folds: Mapping[str, tile.TileFold]) -> None:
+        """A serial loop whose states are register arrays, set together at the end of each step.
+
+        `folds` has the states that are only folded after it.
+        """
         nests = self.nests
-        for c in s.carried:
+        for c, y in zip(s.carried, s.yields, strict=True):
+            if c.name in folds and self.covered(folds[c.name].axes):
+                self.running[c.name] = self.running[y] = Running.begin(nests, c, folds[c.name].axes)
+                continue
             start = T.const(meaning.identity(c.monoid, c.dtype), c.dtype)
             body = nests.over(c.axes)
             body.append(K.Assign(self.declare(c.name, c.dtype, c.axes), nests.element(c.axes), start))
@@ -274,21 +287,42 @@ class _PartWriter:
             self.advance(s)
         nests.out.append(K.For(step.name, *_bounds(axis.extent), axis.tile, False, tuple(lines)))
 
+    def covered(self, axes: Sequence[str]) -> bool:
+        """Whether layouts have places for the tile alone along the axes, so that none needs a test."""
+        return all(self.plan.layouts.over((a,)).cover(a) <= self.part.axis(a).tile for a in axes)
+
     def advance(self, s: tile.Stream) -> None:
         self.nests.close()
         self.unfinished.clear()
         states = {c.name for c in s.carried}
         sources = {}
-        for c, y in zip(s.carried, s.yields, strict=True):
+        pairs = [(c, y) for c, y in zip(s.carried, s.yields, strict=True) if c.name not in self.running]
+        for c, y in pairs:
             if y in states and y != c.name:
                 sources[c.name] = Var(f"{c.name}_next", self.types[y].dtype, self.types[y].axes)
                 self.types[sources[c.name].name] = sources[c.name]
                 self.pointwise(sources[c.name].name, self.types[y])
-        for c, y in zip(s.carried, s.yields, strict=True):
+        for c, y in pairs:
             if y != c.name:
                 body = self.nests.over(c.axes)
                 value = T.round_to(c.dtype, "cast", self.here(sources.get(c.name, self.types[y])))
                 body.append(K.Assign(self.arrays[c.name], self.nests.element(c.axes), assigned(value, c.dtype)))
+
+
+def folded_after(s: tile.Stream, rest: Sequence[tile.Statement]) -> dict[str, tile.TileFold]:
+    """States that a step only combines with a tile of their axes, and that only a fold behind the stream reads."""
+    inside, behind = list(tile.walk(s.body)), list(tile.walk(tuple(rest)))
+    out: dict[str, tile.TileFold] = {}
+    for c, y in zip(s.carried, s.yields, strict=True):
+        made = [t for t in inside if y in tile.reads(t) or c.name in tile.reads(t)]
+        used = [t for t in behind if c.name in tile.reads(t)]
+        match made, used:
+            case [tile.Combine(out_name, combine, a, b)], [tile.TileFold(_, _, monoid, _) as fold] if (
+                out_name == y and a != b and s.yields.count(y) == 1
+                and monoid == c.monoid and combine == MONOIDS[monoid].combine and not MONOIDS[monoid].pair
+            ):  # fmt: skip
+                out[c.name] = fold
+    return out
 
 
 def _bounds(extent: int) -> tuple[Term, Term]:
