@@ -11,7 +11,20 @@ from typing import Annotated, Any
 import typer
 
 from eggtile import stores
-from eggtile.cli_options import Code, Inputs, Json, Numerics, Program, Store, Target, emit_json, options_of, started
+from eggtile.cli_options import (
+    BudgetText,
+    Code,
+    Inputs,
+    Json,
+    Numerics,
+    Program,
+    Store,
+    Target,
+    budget_of,
+    emit_json,
+    options_of,
+    started,
+)
 from eggtile.differ import differences
 from eggtile.explore import form_signature, report
 from eggtile.explorer import page
@@ -51,6 +64,7 @@ def explore(
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write all of it as one page to this file.")] = None,
     store: Store = None,
+    budget: BudgetText = None,
     json_: Json = False,
 ) -> None:
     """List the distinct equivalent forms of a program with their costs, sweeps, laws and errors."""
@@ -58,7 +72,7 @@ def explore(
     if len(asked) > 1:
         raise RequestError(f"{' and '.join(asked)} are asked for; give one of them")
     check_laws(without or [])
-    options = options_of(numerics, target, k=k, explain=True, evidence=stores.opened(store))
+    options = options_of(numerics, target, k=k, explain=True, evidence=stores.opened(store), **budget_of(budget))
     compiled = choose_forms(started(program, code, inputs, options)[1])
     if without:
         rows = ablated(compiled, without)
@@ -79,7 +93,8 @@ def explore(
 def print_forms(part: dict[str, Any]) -> None:
     """The forms of a region as a table, then what each stores and sweeps and the laws behind it, each list once."""
     graph = part["egraph"]
-    title = f"{graph['classes']} classes, {graph['nodes']} nodes, {graph['stop']}"
+    stops = ", ".join(f"{p['name']} {p['stop']}" for p in graph["phases"] if p["stop"] != "saturated")
+    title = f"{graph['classes']} classes, {graph['nodes']} nodes, {stops or 'saturated'}"
     rows = [form_cells(f) for f in part["forms"]]
     header = [name for name in rows[0] if any(row[name] for row in rows)]
     show(title, header, [[row[name] for name in header] for row in rows])
@@ -107,6 +122,8 @@ def form_cells(f: dict[str, Any]) -> dict[str, str]:
         "states": str(sum(kernel["states"] for kernel in f["kernels"])),
         "flops": f"{f['flops']:.3g}",
         "bytes": f"{f['bytes']:.3g}",
+        "peak bytes": f"{f['peak_bytes']:.3g}",
+        "cut short": " and ".join([*f["stop"], *([f"{f['gap']:.0%} may be left"] if f["gap"] else [])]),
         "laws": str(len(f["laws"])),
         "class": f["class"],
         "max rel err": "" if f["max_rel_err"] is None else f"{f['max_rel_err']:.1e}",

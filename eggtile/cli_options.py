@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +14,7 @@ from eggtile import STARTED, stores
 from eggtile.clock import Clock
 from eggtile.pipeline import LISTED, Compiled, Options, RequestError, capture_and_lower
 from eggtile.source import Source, load
+from egraph.graph import Budget
 
 Program = Annotated[
     str | None, typer.Argument(metavar="PROGRAM", help="file.py:name or module:name", show_default=False)
@@ -52,7 +55,16 @@ Hits = Annotated[
 ]
 Select = Annotated[str, typer.Option(help="A regular expression over the names of a suite.")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="The tiny sizes of a suite.")]
+BudgetText = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        help="Bounds of each e-graph and of the choice of its forms, like nodes=5000,seconds=2,iterations=9,extract=3.",
+        show_default=f"nodes={Budget.nodes},seconds={Budget.seconds:g},iterations={Budget.iterations},extract=10",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+BOUNDS: dict[str, Callable[[float], float]] = {"nodes": int, "seconds": float, "iterations": int, "extract": float}
 NUMERICS = ("strict", "default", "fast")
 
 
@@ -63,6 +75,18 @@ def options_of(numerics: str, target: str = "sm_90a", **more: Any) -> Options:
     options = Options(numerics=numerics, target=target, **more)
     options.machine()
     return options
+
+
+def budget_of(text: str | None) -> dict[str, Any]:
+    """The bounds named in the text, as options."""
+    bounds: dict[str, float] = {}
+    for word in filter(None, (text or "").replace(" ", "").split(",")):
+        name, _, value = word.partition("=")
+        if name not in BOUNDS or not re.fullmatch(r"\d+(\.\d+)?", value):
+            raise RequestError(f"--budget {word}: give {', '.join(f'{n}=NUMBER' for n in BOUNDS)}")
+        bounds[name] = BOUNDS[name](float(value))
+    seconds = {"extract_s": bounds.pop("extract")} if "extract" in bounds else {}
+    return {"budget": Budget(**bounds), **seconds}  # type: ignore[arg-type]
 
 
 def told_hits(compiled: Compiled, asked: str | None) -> None:

@@ -14,6 +14,7 @@ from egraph.laws import LAWS
 from extract.cost import Cost, kernel_cost, sweeps
 from extract.facts import levels, swept
 from extract.key import Canonical, canonical
+from extract.memory import peak_bytes
 from extract.prices import Prices
 from extract.spaces import default_schedule
 from extract.stages import stages
@@ -25,7 +26,7 @@ from ir.schedule import parse_schedule
 from ir.term import Load, Term
 
 CLASSES = ("exact", "finite", "reassociating", "rounding", "approximate")
-NOTES = ("traced", "dropped_rounds")
+NOTES = ("gap", "stop", "traced", "dropped_rounds")
 Loops = tuple[tuple[str, int], ...]
 CHECK_POINTS = 1 << 20
 """Programs whose largest buffer has more elements are checked at reduced extents elsewhere, not here."""
@@ -76,6 +77,7 @@ def form_row(
         "kernels": kernels,
         "flops": sum(k["flops"] for k in kernels),
         "bytes": sum(k["bytes"] for k in kernels),
+        "peak_bytes": peak_bytes(form),
         "laws": list(form.laws),
         "class": max(used, key=CLASSES.index, default="exact"),
         **{name: form.details[name] for name in NOTES if name in form.details},
@@ -106,6 +108,7 @@ def kernel_row(
         "free": sorted({a for p in kernel.parts for a in p.axes}),
         "sweeps": dict(sweeps(kernel)),
         "reads": reads(kernel),
+        "writes": list(dict.fromkeys(s.buffer for s in kernel.stores)),
         "states": cost.states,
         "flops": cost.flops,
         "bytes": cost.bytes,

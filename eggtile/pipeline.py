@@ -13,7 +13,7 @@ from codegen.lower import lower_tile, widest_value
 from eggtile.capture import Captured, capture
 from eggtile.clock import Clock
 from eggtile.plan import RequestError as RequestError
-from egraph.graph import EGraph
+from egraph.graph import Budget, EGraph
 from egraph.saturate import saturate
 from extract.evidence import Evidence
 from extract.forms import default_form, forms
@@ -48,7 +48,8 @@ class Options:
 
     `form` is a form's number among `k` found ones, the form as written after them where it is none of them, or
     "default" for the latter; None leaves the choice to the model. `k` None finds the best form alone, or LISTED where a
-    number is given. With `explain` forms name their laws.
+    number is given. With `explain` forms name their laws. `budget` bounds the e-graph of each region, `extract_s` the
+    seconds in which its forms are chosen.
     """
 
     numerics: str = "default"
@@ -59,6 +60,8 @@ class Options:
     schedule: str | None = None
     evidence: Evidence | None = None
     explain: bool = False
+    budget: Budget | None = None
+    extract_s: float = 10.0
 
     @property
     def count(self) -> int:
@@ -221,6 +224,7 @@ def choose_forms(compiled: Compiled) -> Compiled:
                 step,
                 numerics=options.numerics,
                 without=options.without,
+                budget=options.budget,
                 tags={w.label: (w.term, w.operands) for w in step.tensors} if options.explain else None,
                 explain=options.explain,
             )
@@ -241,9 +245,9 @@ def chosen_region(program: LoopProgram, graph: EGraph, options: Options) -> Regi
     prices = Prices(options.evidence, machine, options.quotients)
     default = prices.form(default_form(program, machine))
     price = prices if prices.known else None
-    found = ranked(forms(graph, machine, k=options.count, price=price), prices)
+    found = ranked(forms(graph, machine, options.count, price, options.extract_s), prices)
     if options.count == 1 and any(prices.measured(k, f) for f in (found[0], default) for k in f.kernels):
-        found = ranked(forms(graph, machine, k=TUNED, price=price), prices)[:1]
+        found = ranked(forms(graph, machine, TUNED, price, options.extract_s), prices)[:1]
     found = distinct(found, default)
     return Region(program, graph, default, found, pick(found, default, options), prices)
 

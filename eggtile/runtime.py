@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,21 +10,23 @@ import torch
 
 from codegen import cpu, gpu
 from codegen.compile import Binary, compile_all
-from eggtile.plan import Plan, RequestError, Work
+from eggtile.plan import Plan, PlannedLaunch, RequestError, Work
 from eggtile.reference import TORCH_DTYPES, flat_tensors
 from eggtile.returns import Layout, Output
 from eggtile.sharing import shared
+from extract.memory import lifetimes
 from ir.dtype import Array
 from ir.loop import Buffer
 
 Tensors = dict[str, torch.Tensor]
+Make = Callable[[Buffer], torch.Tensor]
 
 
 class Launcher(Protocol):
     """A machine that launches kernels on tensors by buffer name."""
 
-    def launch(self, work: Work, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Launch the kernels in order."""
+    def launch(self, work: Work, tensors: Mapping[str, torch.Tensor], make: Make) -> None:
+        """Launch the kernels in order; `make` makes the scratch buffers."""
 
 
 _captured: set[Execution] = set()
@@ -57,7 +59,7 @@ class Execution:
         tensors = {n: t.detach() for n, t in given.items()} | {b.name: self._made(b) for b in plan.made}
         for step in plan.steps:
             if isinstance(step, Work):
-                self.launcher.launch(step, tensors | {b.name: self._made(b) for b in step.scratch})
+                self.launcher.launch(step, tensors, self._made)
             else:
                 values = plan.calls[step.key](*(tensors[n] for n in step.operands))
                 for index, name in step.results:
@@ -117,8 +119,9 @@ class CpuLauncher:
         self.numbers = {text: n for n, text in enumerate(plan.kernels)}
         self.program = cpu.Program([(kernel, text) for text, kernel in plan.kernels.items()])
 
-    def launch(self, work: Work, tensors: Mapping[str, torch.Tensor]) -> None:
+    def launch(self, work: Work, tensors: Mapping[str, torch.Tensor], make: Make) -> None:
         """Run the launches in one worker process; a fault raises `codegen.cpu.CpuRunError`."""
+        tensors = {**tensors, **{b.name: make(b) for b in work.scratch}}
         names = sorted({n for k in work.launches for n in k.arguments})
         arrays = [storage_array(tensors[n]) for n in names]
         launches = [
@@ -144,11 +147,24 @@ class GpuLauncher:
             for text, kernel in plan.kernels.items()
         }
 
-    def launch(self, work: Work, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Launch every kernel; PyTorch's allocator keeps the tensors alive in stream order."""
+    def launch(self, work: Work, tensors: Mapping[str, torch.Tensor], make: Make) -> None:
+        """Launch every kernel; PyTorch's allocator gives memory that is let go to later tensors in stream order."""
         stream = torch.cuda.current_stream().cuda_stream
-        for k in work.launches:
-            self.functions[k.text].launch([tensors[n].data_ptr() for n in k.arguments], stream)
+        for k, arguments in in_turn(work, tensors, make):
+            self.functions[k.text].launch([t.data_ptr() for t in arguments], stream)
+
+
+def in_turn(
+    work: Work, tensors: Mapping[str, torch.Tensor], make: Make
+) -> Iterator[tuple[PlannedLaunch, list[torch.Tensor]]]:
+    """Each launch with its arguments; a scratch buffer is made for its first launch and let go after its last."""
+    scratch = {b.name: b for b in work.scratch}
+    last = {n: end for n, (_, end) in lifetimes([frozenset(k.arguments) for k in work.launches]).items()}
+    alive: Tensors = {}
+    for step, k in enumerate(work.launches):
+        alive |= {n: make(scratch[n]) for n in k.arguments if n in scratch and n not in alive}
+        yield k, [alive[n] if n in alive else tensors[n] for n in k.arguments]
+        alive = {n: t for n, t in alive.items() if last[n] > step}
 
 
 def cubins(plan: Plan) -> dict[str, bytes]:

@@ -49,9 +49,15 @@ class Region:
     """The candidates of one scope, and its covers."""
 
     def __init__(
-        self, scope: Scope, machine: Machine, breadth: Breadth, price: Price | None, deadline: float
+        self,
+        scope: Scope,
+        machine: Machine,
+        breadth: Breadth,
+        price: Price | None,
+        deadline: float,
+        greedy: bool = False,
     ) -> None:
-        self.scope, self.deadline = scope, deadline
+        self.scope, self.deadline, self.greedy = scope, deadline, greedy
         half = (time.thread_time() + deadline) / 2  # the rest is the solver's
         self.fragments = Fragments(scope, machine, breadth, half)
         self.candidates = Candidates(self.fragments)
@@ -93,6 +99,9 @@ class Region:
     def _covers(self) -> Iterator[tuple[Cover, list[Candidate]]]:
         """Covers and their kernels, the cheapest first; where there are some, those alone whose exponents stay in range."""
         found = self.found
+        if self.greedy and (own := CoverProblem(found, self.scope.roots, self.scope.given).greedy()) is not None:
+            yield own, [found[i] for i in own.picks]
+            return
         while True:
             covers = CoverProblem(found, self.scope.roots, self.scope.given).through(self.deadline)
             first = next(covers)
@@ -150,16 +159,19 @@ def forms(
     price: Price | None = None,
     budget_s: float = 10.0,
     drop_rounds: bool = False,
+    greedy: bool = False,
 ) -> list[Form]:
     """Up to `k` forms with distinct signatures, the cheapest first.
 
     `price` gives the measured time of a kernel in us where one is known. With `drop_rounds` (never under strict
     numerics) values that stay inside a kernel keep the precision of their arithmetic where eager operators round
     them. `budget_s` is seconds of this thread's own time, so that the load of the machine changes no choice.
+    `greedy` takes the cheapest way to each value on its own, to compare with.
+
     `details` of a form hold its `signature`, what ran out of that time in `stop` (`candidates`: only few were looked
     for; `solver`), the `gap` to the best of the candidates that was not closed, its `sweeps`, and the `Cost` of each
-    kernel by name in `kernels`; with a graph that is `Explained` also the `reasons` that it
-    equals the program, whether they are all `traced` and, where some are left out, `dropped_rounds`.
+    kernel by name in `kernels`; with a graph that is `Explained` also the `reasons` that it equals the program,
+    whether they are all `traced` and, where some are left out, `dropped_rounds`.
     """
     deadline = time.thread_time() + budget_s
     source = Source(graph)
@@ -170,7 +182,7 @@ def forms(
         spelling = speller.region(source, cut)
         if spelling.text not in solved:
             half = (time.thread_time() + deadline) / 2  # the last region may use what the first ones leave
-            region = Region(Scope(source, cut.roots, cut.given), machine, _breadth(k), price, half)
+            region = Region(Scope(source, cut.roots, cut.given), machine, _breadth(k), price, half, greedy)
             solved[spelling.text] = spelling, region.choices(k)
         places.append(spelling)
     weights = Counter(place.text for place in places)
@@ -188,7 +200,7 @@ def forms(
             form = without_rounds(form)
         details: dict[str, object] = {"signature": tuple(c.signature for c in chosen)}
         details |= {"gap": max(c.gap for c in chosen), "stop": tuple(sorted({s for c in chosen for s in c.stop}))}
-        ranked.append(_costed(form, machine, price, details))
+        ranked.append(costed(form, machine, price, details))
     ranked.sort(key=lambda f: f.cost_us)
     return [replace(f, name=f"f{n}") for n, f in enumerate(ranked)]
 
@@ -217,7 +229,7 @@ def _best(prices: Mapping[Text, Sequence[float]], k: int) -> Iterator[dict[Text,
                 heapq.heappush(heap, (us + prices[key][later[n]] - prices[key][picks[n]], later))
 
 
-def _costed(form: Form, machine: Machine, price: Price | None, details: Mapping[str, object]) -> Form:
+def costed(form: Form, machine: Machine, price: Price | None, details: Mapping[str, object]) -> Form:
     """The form with the cost of its kernels, measured where it is known, and what stands behind it."""
     total = 0.0
     costs = _costs(form, machine)

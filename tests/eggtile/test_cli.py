@@ -84,6 +84,14 @@ def test_schedules_are_listed_and_a_bad_line_names_near_ones() -> None:
     assert called("compile", "--schedule", "WORK=t100", "-c", ROWS).exit_code == 2
 
 
+def test_a_spent_budget_still_gives_forms_and_says_what_stopped() -> None:
+    spent = called("explore", "--json", "--budget", "nodes=1, extract=0", "-c", ROWS).stdout
+    found = json.loads(spent)
+    assert found["egraph"]["stop"] == "nodes"
+    assert {p["stop"] for p in found["egraph"]["phases"]} == {"nodes"}
+    assert found["forms"] and all(f["max_rel_err"] < 1e-9 for f in found["forms"])
+
+
 BAD = {
     "no program": ("compile",),
     "a syntax error": ("compile", "-c", "torch.randn(2"),
@@ -111,6 +119,7 @@ BAD = {
     "a file that cannot be written": ("dump", "-o", "/nowhere/x.json", "-c", ROWS),
     "an input with a gap": ("compile", "--input", "f32[3,,4]", "math:sin"),
     "no command of that name": ("banana",),
+    "a bound that is none": ("explore", "--budget", "nodes=few", "-c", ROWS),
     "an unknown pass": ("compile", "--print-after", "banana", "-c", ROWS),
 }
 
