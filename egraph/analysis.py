@@ -25,6 +25,8 @@ DECLARATIONS = """
 (relation combines (String))
 (relation places (String))
 (relation atom (E))
+(relation mild (E))
+(relation ranged (E))
 (relation single (E String String E))
 (relation streams (E String))
 (relation le (E E))
@@ -41,8 +43,16 @@ DECLARATIONS = """
 (relation inverse (E E))
 (ruleset insert) (ruleset facts) (ruleset norm) (ruleset split) (ruleset hoist) (ruleset online) (ruleset push)
 """
+KINDS = {
+    "atom": ("Const", "Identity", "Select", "Round", "Load", "Index", "Extent", "Fold", "Scan", "At", "Whole"),
+    "mild": ("Load", "Index", "Extent", "Fold", "Scan"),
+}
+"""Constructors whose values are no products, and those whose values divide by nothing that is folded."""
 _RESULT = {"compute": "computes", "same": "keeps", "logic": "keeps", "bool": "compares"}
 FLOAT = "(> {d} 0) (< {d} 8)"
+
+MILD, RANGED = 24, 63
+"""Powers of two within which a constant changes no range that matters, and within which its square is in range."""
 
 
 def operator_facts() -> str:
@@ -77,9 +87,9 @@ def axis_rules(constructors: Iterable[Constructor]) -> str:
                 folded = f"(set-diff {folded} a0)"
             case "At":
                 free, folded = "(set-union (set-remove fa2 a0) fa1)", "(set-empty)"
-        atom = " (atom e)" if c.op not in ("Unary", "Binary", "Prefix") else ""
+        kinds = "".join(f" ({kind} e)" for kind, ops in KINDS.items() if c.op in ops)
         out.append(
-            f"(rule ({' '.join(body)}) ((set (free e) {free}) (set (folded e) {folded}){atom}) :ruleset facts)"
+            f"(rule ({' '.join(body)}) ((set (free e) {free}) (set (folded e) {folded}){kinds}) :ruleset facts)"
         )
     return "\n".join(out)
 
@@ -216,6 +226,8 @@ def constant_facts(terms: Iterable[T.Term]) -> str:
             "nonpositive": value <= 0,
             "bounded": abs(value) <= 1,
             "infinite": math.isinf(value),
+            "mild": 2.0**-MILD <= abs(value) <= 2.0**MILD,
+            "ranged": 2.0**-RANGED <= abs(value) <= 2.0**RANGED,
         }
         out += [f"({name} {text})" for name, holds in names.items() if holds]
         if value and math.isfinite(value) and abs(math.frexp(value)[0]) == 0.5:

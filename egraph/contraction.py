@@ -35,8 +35,8 @@ DEMAND = f"""
 (rule ((aneed s e) (= e (Unary "neg" a))) ((aneed s a)) :ruleset split)
 (rule ((aneed s e) (= e (Binary "mul" k a)) {disjoint("k", "s").facts} {meets("a", "s").facts})
       ((aneed s a)) :ruleset split)
-(rule ((pneed s e) {disjoint("e", "s").facts}) ((psplit e s e (Identity "mul"))) :ruleset split)
-(rule ((pneed s e) (atom e) {meets("e", "s").facts}) ((psplit e s (Identity "mul") e)) :ruleset split)
+(rule ((pneed s e) {disjoint("e", "s").facts}) ((psplit e s e (Identity "mul")) (lone e)) :ruleset split)
+(rule ((pneed s e) (atom e) {meets("e", "s").facts}) ((psplit e s (Identity "mul") e) (level e)) :ruleset split)
 (rule ((aneed s e) {floating("e").facts} {disjoint("e", "s").facts}) ((asplit e s e (Identity "add"))) :ruleset split)
 (rule ((aneed s e) {floating("e").facts} {meets("e", "s").facts} {unfolded("e", "s").facts})
       ((asplit e s (Identity "add") e)) :ruleset split)
@@ -47,6 +47,10 @@ DEMAND = f"""
 (rule ((= e (Select p a b))) ((addend e)) :ruleset split)
 (rule ((= e (Round d o a))) ((addend e)) :ruleset split)
 (rule ((= e (Fold t o a))) ((addend e)) :ruleset split)
+(rule ((= e (Fold s o b)) (psplit b s c r) (mild c)) ((leaves c r)) :ruleset split)
+(rule ((= e (Fold s o b)) (psplit b s c r) (rooted c)) ((leaves c r)) :ruleset split)
+(rule ((= e (Fold s o b)) (psplit b s c r) (lone c) (level r)) ((leaves c r)) :ruleset split)
+(rule ((= e (Fold s o b)) (psplit b s c r) (= d (dtype c)) (> d 7)) ((leaves c r)) :ruleset split)
 """
 
 
@@ -94,24 +98,18 @@ def sum_splits_into_addends() -> list[Rule]:
 
 @relational("contraction", "reassociating", "hoist")
 def factor_leaves_sum() -> list[Rule]:
-    """A factor that does not depend on the folded axes leaves the sum; a division is the product with a reciprocal."""
-    return [
-        (
-            '(= e (Fold s "add" b)) (psplit b s c r) (!= c (Identity "mul")) (!= c b)',
-            '(union e (Binary "mul" c (Fold s "add" r)))',
-        )
-    ]
+    """A factor that does not depend on the folded axes leaves the sum where what it leaves behind stays in range."""
+    body = '(= e (Fold s "add" b)) (psplit b s c r) (!= c (Identity "mul")) (!= c b) (leaves c r)'
+    return [(body, '(union e (Binary "mul" c (Fold s "add" r)))')]
 
 
 @relational("contraction", "finite", "hoist")
 def positive_factor_leaves_maximum() -> list[Rule]:
     """A positive factor that does not depend on the folded axes leaves the maximum, since products are monotone in it."""
+    factored = '(= e (Fold s "max" b)) (psplit b s c r) (!= c (Identity "mul")) (!= c b) (positive c) (leaves c r)'
     outer = f"(positive c) {disjoint('c', 's').facts} {meets('r', 's').facts}"
     return [
-        (
-            '(= e (Fold s "max" b)) (psplit b s c r) (!= c (Identity "mul")) (!= c b) (positive c)',
-            '(union e (Binary "mul" c (Fold s "max" r)))',
-        ),
+        (factored, '(union e (Binary "mul" c (Fold s "max" r)))'),
         (f'(= e (Fold s "max" (Binary "mul" c r))) {outer}', '(union e (Binary "mul" c (Fold s "max" r)))'),
         (
             f'(= e (Fold s "max" (Unary "neg" (Binary "mul" c r)))) {outer}',

@@ -37,6 +37,7 @@ FACTS = {
     "inverse": "{} is the reciprocal of {}",
     "exponential": "{} is a product of exponentials",
     "tame": "{} is finite where its operands are",
+    "leaves": "{} is in range by itself, as {} is",
 }
 EQUAL = "{} = {}"
 LARGEST = 6  # extents in a numeric check

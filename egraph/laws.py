@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from egraph import approximate, contraction, normal, rounding, streaming, translation
+from egraph import approximate, contraction, magnitude, normal, rounding, streaming, translation
 from egraph.graph import EGraphError
 from egraph.law import LAWS, NUMERICS, Law
 
 __all__ = ["LAWS", "Law", "laws"]
 
 FAMILIES = (normal, contraction, rounding, streaming, translation, approximate)
-PLUMBING = "\n".join((contraction.DEMAND, streaming.DEMAND, translation.DEMAND, approximate.DEMAND))
+PLUMBING = "\n".join(
+    (magnitude.DEMAND, contraction.DEMAND, streaming.DEMAND, translation.DEMAND, approximate.DEMAND)
+)
 """Relations and demand rules that the laws of several families share; they hold under every setting."""
 
 

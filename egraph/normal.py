@@ -16,6 +16,18 @@ def recip(x: Term) -> Term:
     return Unary("recip", x)
 
 
+@law("normal", "exact", over={"op": ("add", "mul", "max", "min")}, hides=True)
+def identity_vanishes_right(x: Term, op: str) -> tuple[Term, Term]:
+    """Combining with the monoid's identity on the right changes nothing."""
+    return Binary(op, x, Identity(op)), x
+
+
+@law("normal", "exact", over={"op": ("add", "mul", "max", "min")}, hides=True)
+def identity_vanishes_left(x: Term, op: str) -> tuple[Term, Term]:
+    """Combining with the monoid's identity on the left changes nothing."""
+    return Binary(op, Identity(op), x), x
+
+
 @law("normal", "exact", over={"op": ("add", "mul")})
 def operands_commute(x: Term, y: Term, op: str) -> tuple[Term, Term]:
     """A sum or product does not depend on the order of its two operands."""
@@ -44,18 +56,6 @@ def negation_leaves_product(x: Term, y: Term) -> tuple[Term, Term]:
 def negation_leaves_reciprocal(x: Term) -> tuple[Term, Term]:
     """The reciprocal of a negated value is the negated reciprocal."""
     return recip(neg(x)), neg(recip(x))
-
-
-@law("normal", "exact", over={"op": ("add", "mul", "max", "min")}, hides=True)
-def identity_vanishes_right(x: Term, op: str) -> tuple[Term, Term]:
-    """Combining with the monoid's identity on the right changes nothing."""
-    return Binary(op, x, Identity(op)), x
-
-
-@law("normal", "exact", over={"op": ("add", "mul", "max", "min")}, hides=True)
-def identity_vanishes_left(x: Term, op: str) -> tuple[Term, Term]:
-    """Combining with the monoid's identity on the left changes nothing."""
-    return Binary(op, Identity(op), x), x
 
 
 @law("normal", "exact", given=(fact("one", "c"),))

@@ -225,7 +225,7 @@ class Replay:
                 return self.known[int(str(args[0]))].folded
             case "dtype":
                 return DTYPE_CODE[self.known[int(str(args[0]))].term.dtype]
-            case "state":
+            case "state" | "kind":
                 return self.tables.outputs.get(self.tables.key(e, m.bound), 0)
         return computed(str(e[0]), args)
 

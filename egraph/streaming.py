@@ -10,13 +10,19 @@ that a value masked out by -inf stays out while its whole prefix is masked. For 
 state and is not taken apart: before step 0 it is the identity, which other ways to write the fold need not give. The
 factor c must be an exponential, since one that could be 0 forgets what it multiplied, and its exponent never positive,
 since a prefix may be far from the completed value.
+
+Where every value is masked out the shift c is infinite, and the sum of exp(x + c) as written is NaN. What streams is the
+sum that leaves such terms out; the sum as written is that and c - c, which is 0 or NaN.
 """
 
 from __future__ import annotations
 
-from egraph.law import Rule, constant, has_fold, no_fold, relational, varies
+from egraph.law import Rule, constant, disjoint, has_fold, no_fold, relational, varies
 
-_ONE = '(Identity "mul")'
+_ONE, _NONE = '(Identity "mul")', '(Identity "add")'
+
+
+_UNMARKED = "(< (state e j) 2)"
 
 
 def _set(j: str) -> str:
@@ -26,6 +32,9 @@ def _set(j: str) -> str:
 DEMAND = f"""
 (relation eneed (String E))
 (relation exponential (E))
+(relation marks (E String E))
+(relation renewed (E String Axes E))
+(relation parts (E String Axes E E))
 (function state (E String) i64 :merge (max old new))
 (ruleset mark)
 (relation esplit (E String E E))
@@ -44,7 +53,26 @@ DEMAND = f"""
 (rule ((= e (Unary "exp" a))) ((exponential e)) :ruleset split)
 (rule ((= e (Binary "mul" a b)) (exponential a) (exponential b)) ((exponential e)) :ruleset split)
 (rule ((= n (Old j e))) ((set (state e j) 0)) :ruleset mark)
-(rule ((= n (Old j e)) (single e j o b)) ((set (state e j) 1) (New j e)) :ruleset mark)
+(rule ((= n (New j e))) ((set (state e j) 0)) :ruleset mark)
+(rule ((= n (Old j e)) (= e (Fold s o b)) (set-contains s j)) ((set (state e j) 1) (New j e)) :ruleset mark)
+(rule ((eneed j e) {no_fold("e", "j").facts}) ((marks e j {_NONE})) :ruleset split)
+(rule ((eneed j e) {constant("e", "j").facts}) ((marks e j {_NONE})) :ruleset split)
+(rule ((eneed j e) (= e (Unary "exp" a)) (nonpositive a) (asplit a (set-of j) c r) {has_fold("c", "j").facts})
+      ((marks e j (Binary "add" c (Unary "neg" c)))) :ruleset split)
+(rule ((eneed j e) (= e (Binary "mul" a b)) (marks a j z) (marks b j z)) ((marks e j z)) :ruleset split)
+(rule ((eneed j e) (= e (Binary "mul" a b)) (marks a j y) (marks b j z) (!= y z))
+      ((marks e j (Binary "add" y z))) :ruleset split)
+(rule ((eneed j e) (= e (Fold s "add" b)) (set-not-contains s j) (marks b j z) {disjoint("z", "s").facts})
+      ((marks e j z)) :ruleset split)
+(rule ((eneed j e) (= e (Round d o b)) (marks b j z)) ((marks e j z)) :ruleset split)
+(rule ((renewed e j s g) (marks g j z) (= z {_NONE})) ((streams e j)) :ruleset online)
+(rule ((renewed e j s g) (marks g j z) (!= z {_NONE})) ((parts e j s g z)) :ruleset online)
+"""
+"""`state e j` is 1 where a prefix of e is carried as it is, and 2 where e is a streamed sum and its mark.
+
+`renewed e j s g` says that New j of e, the sum of g over the axes s, is known of prefixes before. `marks g j z` says that
+z, a sum of shifts less themselves, is NaN where a shift in g is infinite, and else 0; none is `Identity`. `parts e j s g z`
+asks to stream e as what is summed where the mark z is a number, and z.
 """
 
 
@@ -86,7 +114,16 @@ def sum_of_products_streams() -> list[Rule]:
     """A sum of c * r, c a completed exponential, is rescaled by the ratio of c: New D = Old D * Ratio c + New g."""
     body = f'(single e j "add" g) {has_fold("g", "j").facts} (esplit g j c r) {no_fold("r", "j").facts} (exponential c)'
     new = '(Binary "add" (Binary "mulz" (Old j e) (Ratio j c)) (New j g))'
-    return [(body, f"(union (New j e) {new}) (streams e j)")]
+    return [(body, f"(union (New j e) {new}) (renewed e j {_set('j')} g)")]
+
+
+@relational("streaming", "reassociating", "online")
+def streamed_sum_leaves_its_mark() -> list[Rule]:
+    """A sum is that of the terms of finite shift, which streams, and a mark: 0, but NaN where a shift is infinite."""
+    kept = '(Fold s "add" (Select (Binary "eq" z z) g (Identity "add")))'
+    same = f"(union (New j e) (New j {kept})) (union (Old j e) (Old j {kept}))"
+    body = '(parts e j s g z) (= e (Fold t "add" b)) (set-contains t j)'
+    return [(body, f'(union e (Binary "add" {kept} z)) {same} (streams {kept} j) (set (state e j) 2)')]
 
 
 @relational("streaming", "reassociating", "online")
@@ -108,7 +145,7 @@ def fold_is_a_recurrence() -> list[Rule]:
 def prefix_passes_operators() -> list[Rule]:
     """The prefix of an operator's value is the operator of its operands' prefixes."""
     rules: list[Rule] = []
-    for p, whole in (("New", ""), ("Old", "(= 0 (state e j))")):
+    for p, whole in (("New", _UNMARKED), ("Old", "(= 0 (state e j))")):
         live = f"(= n ({p} j e)) {has_fold('e', 'j').facts} {whole}"
         rules += [
             (f"{live} (= e (Unary o a))", f"(union n (Unary o ({p} j a)))"),
@@ -144,7 +181,7 @@ def extent_is_a_sum_of_ones() -> list[Rule]:
 @relational("streaming", "finite", "push")
 def prefix_passes_sums() -> list[Rule]:
     """The prefix of a sum is the sum of prefixes; a streamed -inf absorbs a running value, which may be -inf itself."""
-    live = f'(= n (New j e)) (= e (Binary "add" a b)) {has_fold("b", "j").facts}'
+    live = f'(= n (New j e)) {_UNMARKED} (= e (Binary "add" a b)) {has_fold("b", "j").facts}'
     streamed = f"{no_fold('a', 'j').facts} {varies('a', 'j').facts}"
     row = f"{no_fold('a', 'j').facts} {constant('a', 'j').facts}"
     chain = f"{has_fold('a', 'j').facts} {varies('a', 'j').facts}"

@@ -78,9 +78,10 @@ class Sweeps:
     def _parted(self, monoid: str, body: Term) -> tuple[list[Term], list[Term]]:
         """What leaves the fold - factors of a sum; positive factors, then addends of a maximum - and what stays."""
         outer, inner = self._by_axis(_factors(body))
+        leaves = _in_range(outer, inner)
         if monoid == "add":
-            return outer, inner
-        if not outer or not all(map(_positive, outer)):
+            return (outer, inner) if leaves else ([], [body])
+        if not outer or not leaves or not all(map(_positive, outer)):
             return self._by_axis(self._addends(body))
         addends, rest = self._by_axis(self._addends(_product(inner)))
         return [*outer, *addends], rest
@@ -141,6 +142,40 @@ def _product(factors: list[Term]) -> Term:
     for f in factors[1:]:
         out = T.Binary("mul", out, f)
     return out
+
+
+def _in_range(outer: list[Term], inner: list[Term]) -> bool:
+    """Whether a product of `inner` is in range wherever that with `outer` is, so that the latter may leave a fold."""
+    wild = [f for f in outer if not _mild(f)]
+    if len(wild) > 1:
+        return False
+    return all(map(_rooted, wild)) or sum(not _bounded(f) for f in inner) <= 1
+
+
+def _mild(t: Term) -> bool:
+    """Whether a value divides by no fold; a constant is moderate."""
+    match t:
+        case T.Const():
+            return 2.0**-24 <= abs(float(t.value)) <= 2.0**24
+        case T.Unary("recip" | "rsqrt", x):
+            return _mild(x) and not any(isinstance(k, T.Fold) for k in postorder(x))
+        case T.Load() | T.Fold():
+            return True
+    return all(map(_mild, t.terms))
+
+
+def _rooted(t: Term) -> bool:
+    return isinstance(t, T.Unary) and (t.op in ("sqrt", "rsqrt") or (t.op == "recip" and _rooted(t.x)))
+
+
+def _bounded(t: Term) -> bool:
+    """Whether a value is at most 1 in size."""
+    match t:
+        case T.Const():
+            return abs(float(t.value)) <= 1
+        case T.Unary("exp", x):
+            return _below(x)
+    return isinstance(t, T.Unary) and t.op in ("tanh", "sigmoid")
 
 
 def _positive(t: Term) -> bool:

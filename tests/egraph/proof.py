@@ -32,6 +32,7 @@ Bound = dict[str, Value]
 TESTS: Mapping[str, Callable[[object, object], bool]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt
 }  # fmt: skip
+TOLD = ("state", "kind")  # by demands, not of terms
 
 
 # ---- a step is an instance of its law
@@ -183,12 +184,12 @@ def _folded(root: Term) -> frozenset[str]:
 
 def _holds(f: Sexp, bound: Bound) -> bool:
     """A condition on axes, types and names. Facts of the analyses are not computed here."""
-    if f[0] == "=" and isinstance(f[1], str) and f[1] not in bound and not _is_node(f[2]) and f[2][0] != "state":
+    if f[0] == "=" and isinstance(f[1], str) and f[1] not in bound and not _is_node(f[2]) and f[2][0] not in TOLD:
         value = _value(f[2], bound)
         assert value is not None, f
         bound[f[1]] = value
         return True
-    if f[0] in TESTS and not any(not isinstance(x, str) and (_is_node(x) or x[0] == "state") for x in f[1:]):
+    if f[0] in TESTS and not any(not isinstance(x, str) and (_is_node(x) or x[0] in TOLD) for x in f[1:]):
         x, y = (_value(a, bound) for a in f[1:])
         return bool(TESTS[str(f[0])](x, y))
     if f[0] in ("set-contains", "set-not-contains"):
