@@ -210,7 +210,10 @@ def dump(
     format_: Annotated[
         str | None,
         typer.Option(
-            "--format", help="json, text, html, egg, dot or svg.", show_default="as FILE is named, or else json"
+            "--format",
+            help="json and html hold the graph and the forms; egg the graph and its facts, for egglog to read; "
+            "text, dot and svg classes and nodes, svg the first 400 classes.",
+            show_default="as FILE is named, or else json",
         ),
     ] = None,
     output: Annotated[
@@ -222,7 +225,7 @@ def dump(
     ] = None,
     numerics: Numerics = "default",
 ) -> None:
-    """Write the saturated e-graph, in json and html with the forms. Equal graphs give equal text, but for json's times."""
+    """Write the saturated e-graph, in json and html with the forms. Equal graphs give equal text, but for times."""
     suffix = output.suffix[1:] if output is not None else ""
     format_ = format_ or (suffix if suffix in FORMATS else "json")
     if format_ not in FORMATS:

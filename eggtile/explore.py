@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from eggtile.pipeline import Compiled, Region, at_pointer
+from eggtile.reduced import reduced
 from egraph.graph import EGraph
 from egraph.laws import LAWS
 from extract.cost import Cost, kernel_cost, sweeps
@@ -17,6 +18,7 @@ from extract.key import Canonical, canonical
 from extract.memory import peak_bytes
 from extract.prices import Prices
 from extract.spaces import default_schedule
+from extract.splits import split_axis
 from extract.stages import stages
 from ir.dtype import Array, is_float, numpy_type
 from ir.loop import Form, KernelForm, LoopProgram
@@ -28,8 +30,8 @@ from ir.term import Load, Term
 CLASSES = ("exact", "finite", "reassociating", "rounding", "approximate")
 NOTES = ("gap", "stop", "traced", "dropped_rounds")
 Loops = tuple[tuple[str, int], ...]
-CHECK_POINTS = 1 << 20
-"""Programs whose largest buffer has more elements are checked at reduced extents elsewhere, not here."""
+CHECK_POINTS = 1 << 18
+"""Elements of the largest value and buffer where forms are checked."""
 
 
 def report(compiled: Compiled, with_errors: bool = True) -> dict[str, Any]:
@@ -88,6 +90,8 @@ def form_row(
 def launches(known: Canonical, line: str, machine: Machine) -> int:
     """Launches of a kernel under a line, or under its default schedule."""
     subject = known.kernel, tuple(map(at_pointer, known.buffers)), known.axes
+    if not line and split_axis(*subject) is None:
+        return 1
     return len(stages(*subject, parse_schedule(line) if line else default_schedule(*subject, machine), machine))
 
 
@@ -150,9 +154,14 @@ def reads(kernel: KernelForm) -> dict[str, int]:
 
 
 def form_errors(program: LoopProgram, forms: list[Form]) -> list[float | None]:
-    """Every form's error in float64 against the program as written, on seeded inputs; None where it is too large."""
-    if max((b.size for b in program.buffers), default=0) > CHECK_POINTS:
+    """Every form's error in float64 against the program as written, on seeded inputs, at extents of moderate size.
+
+    None where the extents are part of what is computed and too large.
+    """
+    small = reduced(program, forms, CHECK_POINTS)
+    if small is None:
         return [None] * len(forms)
+    program, forms = small
     inputs = seeded_inputs(program)
     right = run_loop(program, inputs, exact=True)
     return [

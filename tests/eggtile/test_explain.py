@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,7 +23,7 @@ from egraph.laws import LAWS
 from egraph.saturate import saturate
 from extract.cost import sweeps as sweeps_of
 from ir.node import postorder
-from ir.term import Fold, Term
+from ir.term import Fold, Term, Unary
 from tests.eggtile.test_cli import called
 from tests.extract.test_forms import exponentials
 
@@ -59,6 +60,35 @@ def test_attention_has_forms_of_one_two_and_three_sweeps_and_all_are_right(spell
     (keys,) = {t.axes for r in region.program.results for t in postorder(r.value) if is_maximum(t)}
     sweeps = {sum(sweeps_of(k).get(keys[0], 0) for k in f.kernels) for f in region.listed}
     assert sweeps >= {1, 2, 3}
+
+
+def gathered(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.logsumexp(x, -1) - x.gather(1, y[:, None]).squeeze(1)
+
+
+LARGE: dict[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor]]] = {
+    "attention": (F.scaled_dot_product_attention, [torch.empty(1, 16, 2048, 128) for _ in range(3)]),
+    "gather": (gathered, [torch.empty(4096, 32000), torch.empty(4096, dtype=torch.long)]),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_forms_of_large_programs_are_checked_at_smaller_extents(name: str) -> None:
+    (region,) = choose_forms(capture_and_lower(*LARGE[name], "p", Options(k=3))).regions
+    (part,) = region.default.kernels[-1].parts
+    wrong = replace(part, stores=tuple(replace(s, value=Unary("neg", s.value)) for s in part.stores))
+    *before, last = region.default.kernels
+    planted = replace(region.default, kernels=(*before, replace(last, parts=(wrong,))))
+    *errors, seen = form_errors(region.program, [*region.listed, planted])
+    assert all(e is not None and e < 1e-12 for e in errors)
+    assert seen is not None and seen > 1
+
+
+def test_a_program_that_computes_with_large_coordinates_is_not_checked() -> None:
+    (region,) = choose_forms(
+        capture_and_lower(lambda x: x * torch.arange(1 << 20), [torch.empty(1 << 20)], "p", Options())
+    ).regions
+    assert form_errors(region.program, region.listed) == [None] * len(region.listed)
 
 
 def is_maximum(t: Term) -> bool:

@@ -1,0 +1,96 @@
+"""A program and forms of it at smaller extents, so that their values can be compared in little time and memory.
+
+Terms hold for all extents. An axis is made shorter only where its coordinate does nothing but choose elements of
+buffers or compare with another coordinate; what is computed of coordinates may rest on how many there are. Positions
+that a buffer holds are clamped to what is left, in all forms alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ir.loop import Buffer, Form, LoopProgram, Store, contiguous
+from ir.node import postorder
+from ir.ops import BINARY
+from ir.term import At, Binary, Const, Index, Load, Term
+
+Axes = Mapping[str, int]
+SHORTEST = 8  # positions, so that small numbers are positions too
+LONGEST = 192  # positions of an axis that may be shorter, since a sweep is computed one by one
+
+
+def reduced(program: LoopProgram, forms: Sequence[Form], most: int) -> tuple[LoopProgram, list[Form]] | None:
+    """The same at extents where no value and no buffer has over `most` elements; None where axes cannot be made short."""
+    stores = [*program.results, *(s for f in forms for k in f.kernels for s in k.stores)]
+    terms = list(postorder(*(t for s in stores for t in (*s.index, s.value))))
+    spaces = {t.free for t in terms} | {s.axes for s in stores}
+    fixed = _counted(terms)
+    axes = {a: e if a in fixed else min(e, LONGEST) for a, e in program.axes.items()}
+    while spaces:
+        worst = max(spaces, key=lambda s: (_points(s, axes), sorted(s)))
+        if _points(worst, axes) <= most:
+            break
+        longest = max((a for a in worst - fixed if axes[a] > SHORTEST), key=lambda a: (axes[a], a), default=None)
+        if longest is None:
+            return None
+        axes[longest] = max(SHORTEST, axes[longest] // 2)
+    small = replace(program, axes=axes, buffers=_resized(program.buffers, program.results, program.axes, axes))
+    shapes = {b.name: b for b in small.buffers}
+    out = []
+    for f in forms:
+        own = [s for k in f.kernels for s in k.stores]
+        buffers = (shapes.get(b.name, b) for b in _resized(f.buffers, own, program.axes, axes))
+        out.append(replace(f, axes={**f.axes, **axes}, buffers=tuple(buffers)))
+    sizes = [b.size for buffers in (small.buffers, *(f.buffers for f in out)) for b in buffers]
+    return None if max(sizes, default=0) > most else (small, out)
+
+
+def _points(space: Iterable[str], axes: Axes) -> int:
+    return math.prod(axes[a] for a in space)
+
+
+def _counted(terms: Iterable[Term]) -> set[str]:
+    """Axes whose coordinates are computed with, or bound to a computed one."""
+    found: set[str] = set()
+    for t in terms:
+        coordinates = {k.axis for k in t.terms if isinstance(k, Index)}
+        compared = isinstance(t, Binary) and BINARY[t.op].result == "bool" and len(coordinates) == 2
+        if not (compared or isinstance(t, Load)):
+            found |= coordinates
+        if isinstance(t, At) and _computed(t.index):
+            found.add(t.axis)
+    return found
+
+
+def _computed(index: Term) -> bool:
+    """Whether an index is more than what a buffer holds."""
+    stack = [index]
+    while stack:
+        t = stack.pop()
+        if isinstance(t, Index | Const):
+            return True
+        stack += [] if isinstance(t, Load) else t.terms
+    return False
+
+
+def _resized(buffers: Sequence[Buffer], stores: Sequence[Store], old: Axes, new: Axes) -> tuple[Buffer, ...]:
+    """The buffers with each dimension that coordinates of one extent alone choose from at its new extent."""
+    uses: dict[tuple[str, int], set[Term]] = {}
+    terms = postorder(*(t for s in stores for t in (*s.index, s.value)))
+    indexed = [*((s.buffer, s.index) for s in stores), *((t.buffer, t.index) for t in terms if isinstance(t, Load))]
+    for buffer, index in indexed:
+        for d, t in enumerate(index):
+            uses.setdefault((buffer, d), set()).add(t)
+
+    def extent(b: Buffer, d: int, e: int) -> int:
+        ends = [
+            new[t.axis] if isinstance(t, Index) and old[t.axis] == e else e
+            for t in uses.get((b.name, d), ())
+            if _computed(t)
+        ]
+        return max(ends, default=min(e, SHORTEST))
+
+    shapes = [tuple(extent(b, d, e) for d, e in enumerate(b.shape)) for b in buffers]
+    return tuple(replace(b, shape=s, strides=contiguous(s), offset=0) for b, s in zip(buffers, shapes, strict=True))
