@@ -41,9 +41,8 @@ def rates(groups: Groups) -> list[Rates]:
 
 def kept(groups: Groups) -> list[list[float]]:
     """For each odd length with the next multiple of 64: our GB/s on the one over that on the other."""
-    ours = {
-        (r.program, r.dtype, r.length): r.gb_per_s.get("eggtile") for r in rates(groups) if r.length in ODD_SIZES
-    }
+    of_lengths = [r for r in rates(groups) if r.length in ODD_SIZES and r.rows == count_at(r.length)]
+    ours = {(r.program, r.dtype, r.length): r.gb_per_s.get("eggtile") for r in of_lengths}
     pairs = [(ours[p, d, n], ours.get((p, d, ODD[n]))) for p, d, n in ours if n in ODD]
     return [[odd / even] for odd, even in pairs if odd and even]
 

@@ -24,8 +24,12 @@ def test_an_odd_length_is_held_to_the_next_multiple_of_64():
         name("softmax", "bf16", count_at(n), n): [row(us)] for n, us in ((1000, 2.0), (1024, 1.0), (4095, 1.0))
     }
     assert sweep.kept(groups) == [[0.5]]
-    assert set(groups) <= set(sweep.ODD_NAMES)
-    assert [r.gb_per_s["eggtile"] for r in sweep.rates(groups)] == [500.0, 1000.0, 1000.0]
+    groups |= {name("softmax", "bf16", m, 4096): [row(9.0)] for m in (1, 65536)}
+    assert sweep.kept(groups) == [[0.5]]
+    groups |= {name("softmax", "bf16", count_at(4096), 4096): [row(2.0)]}
+    assert sweep.kept(groups) == [[0.5], [2.0]]
+    assert [r.gb_per_s["eggtile"] for r in sweep.rates(groups)][:3] == [500.0, 1000.0, 1000.0]
+    assert len(sweep.ODD_NAMES) == 24
 
 
 def test_the_sweep_is_read_from_right_times_only():
