@@ -32,7 +32,7 @@ from eggtile.graph_dump import FORMATS, written
 from eggtile.pipeline import LISTED, Compiled, Region, RequestError, choose_forms, restarted
 from eggtile.query import answers
 from eggtile.tables import show
-from eggtile.why import chain
+from eggtile.why import chains
 from egraph.laws import LAWS, Law
 from egraph.matches import parsed
 from egraph.matches import shown as spelled
@@ -78,14 +78,14 @@ def explore(
         rows = ablated(compiled, without)
         return emit_json({"regions": rows}) if json_ else print_ablated(rows)
     if why is not None:
-        chains = [chain(region, *why) for region in compiled.regions]
-        return emit_json({"regions": chains}) if json_ else print_chains(chains)
-    found = report(compiled)
+        found = chains(compiled.regions, *why)
+        return emit_json({"regions": found}) if json_ else print_chains(found)
+    told = report(compiled)
     if html is not None:
-        html.write_text(page(compiled, found))
+        html.write_text(page(compiled, told))
     if json_:
-        return emit_json(found)
-    for part in found.get("regions", [found]):
+        return emit_json(told)
+    for part in told.get("regions", [told]):
         print_forms(part)
     return None
 
@@ -173,9 +173,9 @@ def print_ablated(rows: list[dict[str, Any]]) -> None:
         show("the best form", header, cells)
 
 
-def print_chains(chains: list[dict[str, Any]]) -> None:
+def print_chains(found: list[dict[str, Any]]) -> None:
     """The steps of every region: what equals what by which law, and what the law needs."""
-    for c in chains:
+    for c in found:
         for end in (c["from"], c["to"]):
             typer.echo(f"form {end['form']}: " + "; ".join(end["signature"]))
         typer.echo(

@@ -12,6 +12,7 @@ from eggtile.pipeline import Compiled, Region, at_pointer
 from eggtile.reduced import reduced
 from egraph.graph import EGraph
 from egraph.laws import LAWS
+from egraph.trace import Explained
 from extract.cost import Cost, kernel_cost, sweeps
 from extract.facts import levels, swept
 from extract.key import Canonical, canonical
@@ -43,7 +44,8 @@ def report(compiled: Compiled, with_errors: bool = True) -> dict[str, Any]:
 
 
 def region_report(region: Region, machine: Machine, with_errors: bool) -> dict[str, Any]:
-    """E-graph figures and forms of one region, the form as written last."""
+    """E-graph figures and forms of one region, whose graph has a history, since forms name their laws."""
+    assert isinstance(region.graph, Explained), "a report is asked of what was saturated with explain"
     listed = region.listed
     errors = form_errors(region.program, listed) if with_errors else [None] * len(listed)
     known: dict[str, int] = {}

@@ -20,9 +20,25 @@ from ir.text import show_term
 LARGE = 6  # nodes of a written value that gets a name where steps are shown
 
 
-def chain(region: Region, a: str, b: str) -> dict[str, Any]:
+def chains(regions: Sequence[Region], a: str, b: str) -> list[dict[str, Any]]:
+    """The steps from form A to form B in every region that has both; a number that no region has is refused."""
+    most = max((len(r.listed) for r in regions), default=0)
+    for name in (a, b):
+        if name != "default" and not (name.isdigit() and int(name) < most):
+            raise RequestError(f"there is no form {name}; forms are 0 to {most - 1}, or default")
+    ends = ((r, form_of(r, a), form_of(r, b)) for r in regions)
+    return [chain(r, a, b, left, right) for r, left, right in ends if left is not None and right is not None]
+
+
+def form_of(region: Region, name: str) -> Form | None:
+    """The form with a number, where the region has it; `default` is the one as written."""
+    if name == "default":
+        return region.default
+    return region.listed[int(name)] if int(name) < len(region.listed) else None
+
+
+def chain(region: Region, a: str, b: str, left: Form, right: Form) -> dict[str, Any]:
     """The steps from one form to another: those of A that B does not need are undone, those of B alone are made."""
-    left, right = form_of(region, a), form_of(region, b)
     found, users = derived(region, (left, right))
     undone = [s for s, used in zip(reversed(found.steps), reversed(users), strict=True) if used == {0}]
     made = [s for s, used in zip(found.steps, users, strict=True) if used == {1}]
@@ -37,15 +53,6 @@ def chain(region: Region, a: str, b: str) -> dict[str, Any]:
         "where": names.lines,
         "steps": steps,
     }
-
-
-def form_of(region: Region, name: str) -> Form:
-    """The form with a number; `default` is the one as written."""
-    if name == "default":
-        return region.default
-    if not name.isdigit() or int(name) >= len(region.listed):
-        raise RequestError(f"there is no form {name}; forms are 0 to {len(region.listed) - 1}, or default")
-    return region.listed[int(name)]
 
 
 def derived(region: Region, forms: Sequence[Form]) -> tuple[Derivation, list[set[int]]]:

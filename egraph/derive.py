@@ -173,7 +173,9 @@ def _trivial(x: Term, y: Term) -> bool:
 
 
 def difference(program: LoopProgram, before: Term, after: Term, seed: int) -> float | None:
-    """The largest relative difference of two terms in float64 on random small extents; None where there is no value."""
+    """The largest difference of two terms in float64 on random small extents, relative to the largest value or to 1,
+    since what cancels is compared too; None where there is no value.
+    """
     rng = np.random.default_rng(seed)
     extents = {a: int(rng.integers(2, LARGEST)) for a in program.axes}
     buffers = {b.name: _random(b.dtype, tuple(min(n, LARGEST) for n in b.shape), rng) for b in program.buffers}
@@ -189,7 +191,7 @@ def difference(program: LoopProgram, before: Term, after: Term, seed: int) -> fl
         apart = np.where(same, 0.0, np.abs(a - b))
     scale = float(np.max(np.abs(np.where(np.isfinite(a), a, 0.0)), initial=0.0))
     worst = float(np.max(apart, initial=0.0))
-    return float("inf") if np.isnan(worst) else worst / (scale or 1.0)
+    return float("inf") if np.isnan(worst) else worst / max(scale, 1.0)
 
 
 def _random(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
