@@ -12,6 +12,7 @@ from pathlib import Path
 from bench.cases import Case
 from bench.workers import Worker, answers
 from eggtile.tables import progress
+from eggtile.turn import card_lock
 
 ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """Many processes at a time: none of them starts a pool of compiler processes of its own."""
@@ -57,7 +58,7 @@ def fly(cases: Sequence[Case], flight: Flight, made: Callable[[], Worker] = meas
     failed = []
     with tempfile.TemporaryDirectory() as folder, progress() as bar, flight.rows.open("a") as out:
         asked = {"against": flight.names, "tiny": flight.tiny, "modes": flight.modes, "rounds": flight.rounds}
-        asked |= {"commit": flight.commit, "lock": str(flight.lock or Path(folder) / "card.lock")}
+        asked |= {"commit": flight.commit, "lock": str(flight.lock or card_lock() or Path(folder) / "card.lock")}
         lanes = []
         for k in range(flight.processes):
             questions = iter([{**asked, "case": c.name, "process": k} for c in cases])

@@ -20,7 +20,6 @@ from scipy.stats import spearmanr
 
 from bench.cases import Case, case
 from bench.cases.spec import DTYPES
-from bench.worker import turn
 from bench.workers import Question
 from eggtile.check import judge
 from eggtile.measure import Row, run_on_copies
@@ -36,6 +35,7 @@ from eggtile.provenance import taken_on
 from eggtile.reference import run_eager, run_in_float64
 from eggtile.runtime import execution_for
 from eggtile.timing import copies_for, interleave, prepare
+from eggtile.turn import turn
 from extract.roles import is_fallback, pieces
 from extract.spaces import Rules, Space, Subject, point, space
 from ir.machine import Rates

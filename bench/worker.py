@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,23 +15,11 @@ from eggtile.measure import Row, build_and_gate, time_calls
 from eggtile.optimized import Optimized
 from eggtile.provenance import taken_on
 from eggtile.timing import copies_for
+from eggtile.turn import turn
 
 SEEDS_CHECKED = 2
 YARDSTICKS = {"copy": lambda *inputs: inputs[0].clone()}
 """What is timed beside the contenders, and computes something else."""
-
-
-@contextmanager
-def turn(lock: Path, alone: bool) -> Iterator[None]:
-    """Hold the card: shared while kernels only have to run, `alone` while they are timed.
-
-    Everybody takes the lock at a gate of its own, one after another, so that those who share it keep nobody waiting.
-    """
-    with lock.open("w") as handle:
-        with lock.with_name(f"{lock.name}.gate").open("w") as gate:
-            fcntl.flock(gate, fcntl.LOCK_EX)
-            fcntl.flock(handle, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        yield
 
 
 def scheduled(call: object) -> Row:

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench.worker import turn
+from eggtile.turn import turn
 
 
 def test_who_times_is_alone_and_those_who_run_are_not(tmp_path: Path):
