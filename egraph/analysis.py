@@ -168,6 +168,7 @@ SIGNS = """
 (rule ((= e (Unary "tanh" x))) ((bounded e) (safe e)) :ruleset facts)
 (rule ((= e (Unary "sigmoid" x))) ((safe e)) :ruleset facts)
 (rule ((= e (Binary "mul" x y)) (bounded x) (bounded y)) ((bounded e)) :ruleset facts)
+(rule ((= e (Binary "mul" x (Unary "recip" (Fold s "add" x)))) (positive x)) ((bounded e)) :ruleset facts)
 (rule ((= e (Round d o x)) (bounded x)) ((bounded e)) :ruleset facts)
 (rule ((= e (Select p x y)) (bounded x) (bounded y)) ((bounded e)) :ruleset facts)
 (rule ((positive e)) ((plain e)) :ruleset facts)

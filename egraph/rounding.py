@@ -17,7 +17,7 @@ def _in_range(rounded: str) -> tuple[str, ...]:
 def rounding_passes_factor_of_a_sum() -> list[Rule]:
     """Inside a sum, rounding a product is the positive factor of the row times the rounded rest."""
     rules = [("(pneed s e) (= e (Round d o b))", "(pneed s b)")]
-    for guard in _in_range("r"):
+    for guard in _in_range("b"):
         body = f'(pneed s e) (= e (Round d o b)) {guard} (psplit b s c r) (!= c (Identity "mul")) (positive c)'
         rules.append((body, "(psplit e s c (Round d o r))"))
     return rules

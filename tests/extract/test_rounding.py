@@ -51,3 +51,16 @@ def test_casts_and_narrow_ranges_stay() -> None:
 def test_a_factor_of_a_contraction_stays_narrow() -> None:
     _, less, _, _ = both("bf16.op(add[c](bf16.op(exp(x[i, c])) * w[c, e]))", ("i", "e"))
     assert rounds(less) == ["bf16.op", "bf16.op"]
+
+
+def test_a_product_that_overflows_when_it_is_rounded_does_so_in_every_form() -> None:
+    p = program(AXES, {"h": X["h"]}, [("o", ("i",), "add[c](f16.op(h[i, c] * f32(300.0)))")])
+    h = np.full((8, 32), 250.0)
+    for form in forms(saturate(p), H200, k=12):
+        assert np.isinf(run_form(form, {"h": h}, False)["o"]).all(), form.name
+
+
+def test_a_rounded_share_of_a_sum_streams_in_half_precision_too() -> None:
+    exponential = "exp(h[i, c] - max[c](h[i, c]))"
+    p = program(AXES, X, [("o", ("i", "e"), f"add[c](f16.op({exponential} / add[c]({exponential})) * w[c, e])")])
+    assert forms(saturate(p), H200)[0].details["sweeps"] == {"c": 1}
