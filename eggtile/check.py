@@ -41,8 +41,9 @@ def judge(
     eager: Sequence[torch.Tensor],
     exact: Sequence[torch.Tensor],
     notes: tuple[str, ...] = (),
+    slack: float = 0.0,
 ) -> Verdict:
-    """Compare values: an error above twice eager's plus one unit roundoff of the output's type is wrong."""
+    """Compare values: an error above twice eager's plus one unit roundoff of the output's type (and slack) is wrong."""
     if not len(got) == len(eager) == len(exact):
         return Verdict(on, math.inf, math.inf, False, f"{len(got)} outputs where eager gives {len(eager)}", notes)
     worst, worst_eager, reason = 0.0, 0.0, ""
@@ -55,7 +56,7 @@ def judge(
             eager_error
         ):  # eager overflows or differs in NaN where float64 does not: eager decides
             error, eager_error = relative_error(y, e.double()), 0.0
-        if error > EAGER_FACTOR * eager_error + unit_roundoff(y.dtype):
+        if error > EAGER_FACTOR * eager_error + unit_roundoff(y.dtype) + slack:
             reason = reason or f"output {k} has error {error:.3g}, eager {eager_error:.3g}"
         worst, worst_eager = max(worst, error), max(worst_eager, eager_error)
     return Verdict(on, worst, worst_eager, not reason, reason, notes)
