@@ -14,6 +14,7 @@ import typer
 
 from eggtile import stores
 from eggtile.api import Optimized
+from eggtile.candidates import Limits
 from eggtile.cli_options import (
     Code,
     FormNumber,
@@ -35,7 +36,6 @@ from eggtile.ratios import OURS, against_best, best_peer, geometric, median_us
 from eggtile.subjects import Subject, is_suite, place_at_hand, subjects
 from eggtile.tables import number, progress, show
 from eggtile.timing import ROUNDS
-from eggtile.tuner import Limits
 from eggtile.tuning import tuner_of
 from eggtile.turn import card_lock, turn
 

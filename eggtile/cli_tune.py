@@ -12,12 +12,13 @@ import torch
 import typer
 
 from eggtile import stores
+from eggtile.candidates import Limits
 from eggtile.cli_options import Code, Inputs, Numerics, Program, Select, Store, Tiny, options_of
 from eggtile.fleet import Fleet, fly
 from eggtile.pipeline import TUNED, RequestError
 from eggtile.subjects import Subject, is_suite, place_at_hand, subjects
 from eggtile.tables import number, show
-from eggtile.tuner import KernelReport, Limits, Tuner
+from eggtile.tuner import KernelReport, Tuner
 from eggtile.tuning import FormReport, Report, tune, tuner_of
 
 LINES, BUDGET_S, LIMIT_S = 12, 600.0, 30.0

@@ -24,7 +24,8 @@ def default_store() -> Path:
 def opened(given: str | Path | None = None, write: bool = False) -> Evidence | None:
     """The store that the user gives, a file of JSON lines to read, `none`; or the default one, over what is shipped.
 
-    Where nothing is given, $EGGTILE_EVIDENCE is. A default store that is not there yet is made only to `write` to it.
+    Where nothing is given, $EGGTILE_EVIDENCE is. A default store that is not there yet is made only to `write` to it;
+    None where there is nothing to read.
     """
     given = str(given or os.environ.get(VARIABLE, ""))
     if given == NONE or given.endswith(".jsonl"):
@@ -38,6 +39,8 @@ def opened(given: str | Path | None = None, write: bool = False) -> Evidence | N
     if given:
         return Evidence(given)
     path = default_store()
+    if not (write or path.exists() or SHIPPED.exists()):
+        return None
     return Evidence(path if write or path.exists() else None, under=SHIPPED)
 
 

@@ -1,26 +1,22 @@
-"""Measuring a kernel and a whole form: lines compiled side by side, gated, timed in turn, and stored as each is settled."""
+"""Measuring a kernel under many lines, and a whole form under the best lines of its kernels, into the store."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from codegen.compile import Binary, CompileError, compile_text
 from codegen.emit import emit
 from codegen.lower import lower_tile
-from codegen.resources import complaints
 from codegen.trial import FIRST, Trial
-from codegen.worker import Code, Died, Job, Lap, Launch, Worker
+from codegen.worker import Job, Worker
+from eggtile.candidates import Candidate, Limits, Settler
 from eggtile.clock import Clock
 from eggtile.pipeline import Options, RequestError, at_pointer, compile_kernel, roomy_schedule
 from eggtile.plan import PlannedLaunch, Work, head
 from eggtile.planning import work_of
-from eggtile.trials import WORK, only_written, trials
-from eggtile.turn import turn
+from eggtile.trials import only_written, trials
 from egraph.laws import LAWS
 from extract.cost import Cost, kernel_cost
 from extract.evidence import FORM, Measurement, Where, rank, source_hash
@@ -48,17 +44,6 @@ def build(known: Canonical, buffers: Sequence[Buffer], line: Schedule, machine: 
         program = lower_tile(tile, machine)
         out.append((program, emit(program)))
     return tuple(out)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Texts of a kernel, rounds of a race, seconds that a candidate may take, compilations side by side, gate's work."""
-
-    lines: int = 12
-    rounds: int = 21
-    candidate_s: float = 30.0
-    threads: int = os.cpu_count() or 2
-    work: int = WORK
 
 
 @dataclass(frozen=True)
@@ -100,34 +85,10 @@ class _Subject:
     cost: Cost
 
 
-@dataclass
-class _Candidate:
-    """Launches on `buffers` and on scratch buffers of their own, and the row that will be stored for them."""
-
-    work: Work
-    buffers: Sequence[Buffer]
-    row: Measurement
-    binaries: Sequence[Binary] = ()
-
-    @property
-    def text(self) -> str:
-        """The text of all launches."""
-        return "\n".join(launch.text for launch in self.work.launches)
-
-    def code(self) -> Code:
-        """What a worker needs of it."""
-        number = {b.name: n for n, b in enumerate((*self.buffers, *self.work.scratch))}
-        launches = [
-            Launch(planned.kernel, planned.text, binary, tuple(number[a] for a in planned.arguments))
-            for planned, binary in zip(self.work.launches, self.binaries, strict=True)
-        ]
-        return Code(tuple(launches), self.work.scratch, self.row.schedule)
-
-
 class Tuner:
     """Measures into the store of its options; without a worker it only takes over what was measured of equal texts.
 
-    `lock` is a file that stands for the card (`eggtile.turn`); `settled` is called for every line that is settled.
+    `lock` is a file that stands for the card (`eggtile.turn`).
     """
 
     def __init__(
@@ -143,11 +104,8 @@ class Tuner:
         if options.evidence is None or options.evidence.path is None:
             raise RequestError("what is measured needs a store to go to")
         self.options, self.machine, self.evidence = options, options.machine(), options.evidence
-        self.where, self.worker, self.limits, self.lock = where, worker, limits or Limits(), lock
-        self.clocks, self.build = clocks, build
-        self.settled: Callable[[], object] = lambda: None
-        self._binaries: dict[str, Future[Binary]] = {}
-        self._pool = ThreadPoolExecutor(self.limits.threads)
+        self.where, self.worker, self.limits, self.build = where, worker, limits or Limits(), build
+        self.settler = Settler(self.evidence, self.machine.target, self.limits, clocks, lock)
 
     # ---- kernels
 
@@ -179,7 +137,7 @@ class Tuner:
     def _lines(self, subject: _Subject, lines: Iterable[Schedule], texts: int, report: KernelReport) -> None:
         """Settle lines until so many texts are; lines with one text are measured once."""
         have, seen = self._known(subject.known.key), set[str]()
-        fresh: dict[str, list[_Candidate]] = {}
+        fresh: dict[str, list[Candidate]] = {}
         for line in lines:
             if len(seen) >= texts:
                 break
@@ -194,14 +152,14 @@ class Tuner:
                 report.adopted += len(fresh.pop(source))
         if fresh and self.worker is not None:
             first = [alike[0] for alike in fresh.values()]
-            self._compile(first)
+            self.settler.compile(first)
             job = self._job(subject)
-            for c in self._settled(job, first, self.worker):
+            for c in self.settler.settle(job, first, self.worker):
                 report.measured += 1
                 twins = fresh[c.row.source][1:]
                 self.evidence.add(*(replace(c.row, schedule=twin.row.schedule) for twin in twins))
 
-    def _written(self, subject: _Subject, line: Schedule) -> _Candidate | None:
+    def _written(self, subject: _Subject, line: Schedule) -> Candidate | None:
         """A candidate; a line that cannot be lowered is stored as refused."""
         family = family_of(subject.kernel, subject.cost, line)
         row = self._row(subject.known.key, str(line), family, shapes_of(subject.kernel, subject.form))
@@ -211,7 +169,7 @@ class Tuner:
         except IRError as e:
             self.evidence.add(replace(row, reason=str(e)))
             return None
-        made = _Candidate(_work(built, subject.buffers), subject.buffers, row)
+        made = Candidate(_work(built, subject.buffers), subject.buffers, row)
         made.row = replace(row, source=source_hash(made.text))
         return made
 
@@ -220,7 +178,7 @@ class Tuner:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         return Measurement(key, line, self.where, "refused", family=family, shapes=shapes, taken=now)
 
-    def _adopted(self, alike: Sequence[_Candidate]) -> bool:
+    def _adopted(self, alike: Sequence[Candidate]) -> bool:
         """Whether candidates with one text are known by what other code made of it; then they are stored."""
         row = alike[0].row
         old = self.evidence.same_text(row.key, row.source, self.where)
@@ -240,8 +198,8 @@ class Tuner:
         if all(t.whole for t in expected):
             return job
         built = self.build(subject.known, subject.buffers, fallback_schedule(known.kernel), self.machine)
-        plain = _Candidate(_work(built, subject.buffers), subject.buffers, self._row("", "fall-back", "", ""))
-        return replace(job, fallback=plain.code() if self._compiled(plain) else None)
+        plain = Candidate(_work(built, subject.buffers), subject.buffers, self._row("", "fall-back", "", ""))
+        return replace(job, fallback=plain.code() if self.settler.compiled(plain) else None)
 
     # ---- whole forms
 
@@ -254,14 +212,14 @@ class Tuner:
         if not new or self.worker is None:
             return 0
         buffers, outputs = candidates[0].buffers, [b.name for b in program.buffers if b.role != "input"]
-        self._compile(candidates)
-        ready = [c for c in candidates if self._compiled(c)]
+        self.settler.compile(candidates)
+        ready = [c for c in candidates if self.settler.compiled(c)]
         job = Job(tuple(buffers), frozenset(outputs), max(program.axes.values(), default=1), (Trial(FIRST),))
-        self._open(job, self.worker)
-        self._race(ready, self.worker)
+        self.settler.open(job, self.worker)
+        self.settler.race(ready, self.worker)
         return len(ready)
 
-    def _whole(self, program: LoopProgram, form: Form, prices: Prices) -> _Candidate | None:
+    def _whole(self, program: LoopProgram, form: Form, prices: Prices) -> Candidate | None:
         """A form under the best lines of its kernels; None where one has none, or where nothing is launched."""
         found = [prices.measured(k, form) for k in form.kernels if stores_something(k, form)]
         times = [m.time_us for m in found if m is not None and m.time_us is not None]
@@ -272,107 +230,9 @@ class Tuner:
         row = self._row(
             form_key(form, self.options.quotients), " | ".join(m.schedule for m in found if m), FORM, shapes
         )
-        made = _Candidate(work_of(program, form, kernels), tuple(map(at_pointer, program.buffers)), row)
+        made = Candidate(work_of(program, form, kernels), tuple(map(at_pointer, program.buffers)), row)
         made.row = replace(row, modelled_us=sum(times), source=source_hash(made.text))
         return made
-
-    # ---- compile, gate, time
-
-    def _compile(self, candidates: Sequence[_Candidate]) -> None:
-        """Begin to compile texts that are not compiled yet."""
-        for launch in (launch for c in candidates for launch in c.work.launches):
-            if launch.text not in self._binaries:
-                self._binaries[launch.text] = self._pool.submit(compile_text, launch.text, self.machine.target)
-
-    def _compiled(self, c: _Candidate) -> bool:
-        """Whether a candidate is fit to run; its row says why where it is not."""
-        self._compile([c])
-        try:
-            c.binaries = [self._binaries[launch.text].result() for launch in c.work.launches]
-        except CompileError as e:
-            c.row = replace(c.row, reason=str(e).splitlines()[0])
-            return False
-        found = [x for b in c.binaries for x in complaints(b.log)]
-        c.row = replace(
-            c.row,
-            registers=max(b.registers for b in c.binaries),
-            spill_bytes=max(b.spill_bytes for b in c.binaries),
-            shared_bytes=max(b.shared_bytes for b in c.binaries),
-            status="spills" if found else c.row.status,
-            reason="; ".join(found),
-        )
-        return not found
-
-    def _settled(self, job: Job, candidates: Sequence[_Candidate], worker: Worker) -> Sequence[_Candidate]:
-        """The candidates, each gated, timed if it passes, and stored as soon as it is settled."""
-        compiled, passed = [], []
-        for c in candidates:
-            if self._compiled(c):
-                compiled.append(c)
-            else:
-                self._store(c)
-        if compiled:
-            self._open(job, worker)
-        for c in compiled:
-            try:
-                with turn(self.lock, alone=False):
-                    found = worker.check(c.code(), self.limits.candidate_s)
-                c.row = replace(
-                    c.row, status=found.status, error=found.error, bound=found.bound, reason=found.reason
-                )
-            except Died as e:
-                c.row = replace(c.row, status=e.status, reason=e.reason)
-            if c.row.status == "ok":
-                passed.append(c)
-            else:
-                self._store(c)
-        self._race(passed, worker)
-        return candidates
-
-    def _store(self, c: _Candidate) -> None:
-        """Store the row of a candidate; an infinite or undefined error, which JSON cannot hold, is left out."""
-        if c.row.error is not None and not abs(c.row.error) < float("inf"):
-            c.row = replace(c.row, error=None)
-        self.evidence.add(c.row)
-        self.settled()
-
-    def _open(self, job: Job, worker: Worker) -> None:
-        """Open the job; without its fall-back where that does not run."""
-        with turn(self.lock, alone=False):
-            try:
-                worker.open(job, 4 * self.limits.candidate_s)
-            except Died:
-                worker.open(replace(job, fallback=None), 4 * self.limits.candidate_s)
-
-    def _race(self, candidates: Sequence[_Candidate], worker: Worker) -> None:
-        """Time candidates side by side and store them."""
-        for c, lap in self._laps(candidates, worker):
-            if isinstance(lap, Died):
-                c.row = replace(c.row, status=lap.status, reason=f"while it was timed: {lap.reason}")
-            else:
-                c.row = _timed(c.row, lap)
-            self._store(c)
-
-    def _laps(self, candidates: Sequence[_Candidate], worker: Worker) -> Iterator[tuple[_Candidate, Lap | Died]]:
-        """Time candidates side by side; where that kills the worker, halves are timed, down to the one at fault."""
-        if not candidates:
-            return
-        codes = [c.code() for c in candidates]
-        try:
-            with turn(self.lock, alone=True):
-                laps = worker.race(codes, self.limits.rounds, self.limits.candidate_s * (1 + len(codes) / 12))
-                clocks = self.clocks()
-        except Died as e:
-            if len(candidates) == 1:
-                yield candidates[0], e
-                return
-            middle = len(candidates) // 2
-            yield from self._laps(candidates[:middle], worker)
-            yield from self._laps(candidates[middle:], worker)
-            return
-        for c, lap in zip(candidates, laps, strict=True):
-            c.row = replace(c.row, clocks=clocks)
-            yield c, lap
 
 
 def _work(built: Built, buffers: Sequence[Buffer]) -> Work:
@@ -386,11 +246,3 @@ def _work(built: Built, buffers: Sequence[Buffer]) -> Work:
 def stores_something(kernel: KernelForm, form: Form) -> bool:
     """Whether a kernel has anything to store: along an empty axis there is nothing."""
     return any(all(form.axes[a] for a in s.axes) for s in kernel.stores)
-
-
-def _timed(row: Measurement, lap: Lap) -> Measurement:
-    t = lap.time
-    reason = "" if lap.cold else "timed with warm inputs only, as far from the best"
-    return replace(
-        row, status="ok", time_us=t.median_us, low_us=t.low_us, high_us=t.high_us, rounds=t.rounds, reason=reason
-    )

@@ -13,6 +13,7 @@ import torch
 
 from codegen import gpu
 from codegen.worker import Worker
+from eggtile.candidates import Limits
 from eggtile.explore import form_signature
 from eggtile.pipeline import (
     TUNED,
@@ -27,7 +28,7 @@ from eggtile.pipeline import (
 from eggtile.provenance import CLOCKS, query
 from eggtile.stores import here
 from eggtile.tables import progress
-from eggtile.tuner import Failure, KernelReport, Limits, Tuner, stores_something
+from eggtile.tuner import Failure, KernelReport, Tuner, stores_something
 from eggtile.turn import card_lock
 from extract.cost import Cost
 from extract.key import canonical, form_key
@@ -127,7 +128,7 @@ def tune(
     complete = False
     with progress() as bar:
         task = bar.add_task("measuring lines", total=None)
-        tuner.settled = lambda: bar.advance(task)
+        tuner.settler.settled = lambda: bar.advance(task)
         while not complete:
             fresh = {key: at for key, at in _kernels(compiled, before).items() if key not in reports}
             bar.update(task, total=(len(reports) + len(fresh)) * tuner.limits.lines)

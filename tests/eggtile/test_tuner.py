@@ -19,8 +19,9 @@ import torch
 from codegen.compile import compile_text
 from codegen.disassemble import to_sass
 from codegen.worker import Worker
+from eggtile.candidates import Limits
 from eggtile.pipeline import Options, compile_program
-from eggtile.tuner import Limits, Tuner, build
+from eggtile.tuner import Tuner, build
 from eggtile.tuning import Report, tune
 from eggtile.turn import turn
 from extract.evidence import Evidence, Where
@@ -240,13 +241,18 @@ def test_a_tuner_writes_a_kernel_as_the_pipeline_does(store: Evidence) -> None:
 
 
 def test_nothing_is_timed_while_another_has_the_card(store: Evidence, tmp_path: Path) -> None:
-    lock = tmp_path / "card.lock"
-    worker = Worker(command({}))
-    tuner = Tuner(Options(evidence=store), WHERE, worker, LIMITS, lock=lock)
+    lock, worker = tmp_path / "card.lock", Worker(command({}))
+
+    def measured() -> int:
+        own = Evidence(store.path, code="this")
+        return tune(
+            program, [X], "program", Tuner(Options(evidence=own), WHERE, worker, LIMITS, lock=lock)
+        ).measured
+
     with ThreadPoolExecutor(1) as pool:
         try:
             with turn(lock, alone=False):
-                done = pool.submit(compared, tuner)
+                done = pool.submit(measured)
                 deadline = time.monotonic() + 60
                 while worker.starts == 0 and time.monotonic() < deadline:
                     time.sleep(0.02)
@@ -257,20 +263,14 @@ def test_nothing_is_timed_while_another_has_the_card(store: Evidence, tmp_path: 
             worker.close()
 
 
-def compared(tuner: Tuner) -> int:
-    """Tune on a store of this thread."""
-    tuner.evidence = Evidence(tuner.evidence.path, code="this")
-    tuner.options = replace(tuner.options, evidence=tuner.evidence)
-    return tune(program, [X], "program", tuner).measured
-
-
 KILLED = """
 import sys, torch
 from pathlib import Path
 from codegen.compile import compile_text
 from codegen.disassemble import to_sass
 from eggtile.pipeline import Options
-from eggtile.tuner import Limits, Tuner
+from eggtile.candidates import Limits
+from eggtile.tuner import Tuner
 from eggtile.tuning import tune
 from codegen.worker import Worker
 from extract.evidence import Evidence

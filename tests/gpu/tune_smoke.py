@@ -17,9 +17,10 @@ from pathlib import Path
 import torch
 
 from codegen import gpu
+from eggtile.candidates import Limits
 from eggtile.cli_tune import print_report
 from eggtile.pipeline import Options, compile_program
-from eggtile.tuner import Build, Built, Limits, build
+from eggtile.tuner import Build, Built, build
 from eggtile.tuning import Report, tune, tuner_of
 from extract.evidence import FORM, Evidence, Measurement
 from extract.key import Canonical
