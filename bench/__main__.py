@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from bench import emmy, model, results, sweep, targets
+from bench import emmy, layers, model, results, sweep, targets
 from bench.cases import CASES, SWEEP, case, select
 from bench.check import check, check_one, part
 from bench.flight import ALONE, Flight, fly
@@ -260,7 +260,21 @@ def seconds_command(
     with (out / "seconds.jsonl").open("a") as rows:
         for row in measure_seconds(kind, runs, commit or here()):
             rows.write(json.dumps(row) + "\n")
-            typer.echo(json.dumps({row["case"]: row["seconds"]}))
+            typer.echo(json.dumps({row["case"]: row.get("sizes", {}) | row["seconds"]}))
+
+
+@app.command("layers")
+def layers_command(
+    out: Annotated[Path | None, typer.Option(help="A file for the text.", show_default=False)] = None,
+) -> None:
+    """Kernels chosen for decoder layers of transformers, beside those by hand or greedy; at small sizes they run here."""
+    found = []
+    for line in layers.lines():
+        typer.echo(line)
+        found.append(line)
+    if out is not None:
+        out.write_text("\n".join(found) + "\n")
+    raise typer.Exit(1 if any("WRONG" in line for line in found) else 0)
 
 
 @app.command("record")

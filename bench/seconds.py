@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from bench.cases import case
-from bench.cases.layers import DecoderLayer
+from bench.stacks import Seconds, layer_times
 from codegen.compile import compile_text
-from eggtile.pipeline import Options, capture_and_lower, choose_forms, compile_program
+from eggtile.pipeline import compile_program
 from eggtile.provenance import taken_on
 
 Row = dict[str, Any]
+Found = tuple[str, Seconds, dict[str, float]]
+"""A case, the seconds of its stages, and sizes that go with them."""
 HALF = "dtype=torch.float16"
 COMMANDS = {
     "rmsnorm": "nn.RMSNorm(2048)(torch.randn(1, 32, 2048))",
@@ -36,7 +37,7 @@ BEFORE_OURS = ("program", "capture")
 STAGE = re.compile(r"^\s*(\w+)\s+([\d.]+) ms$", re.MULTILINE)
 
 
-def command_times(runs: int) -> Iterator[tuple[str, dict[str, list[float]]]]:
+def command_times(runs: int) -> Iterator[Found]:
     """`eggtile compile ... -o FILE.cubin` as a whole process with empty caches, and its own stages after capture."""
     for name, code in COMMANDS.items():
         found: dict[str, list[float]] = {"process": [], "ours": []}
@@ -60,7 +61,7 @@ def command_times(runs: int) -> Iterator[tuple[str, dict[str, list[float]]]]:
                 found["process"].append(time.perf_counter() - start)
             stages = STAGE.findall(done.stderr)
             found["ours"].append(sum(float(ms) for stage, ms in stages if stage not in BEFORE_OURS) / 1e3)
-        yield f"command {name}", found
+        yield f"command {name}", found, {}
 
 
 def _to_cubin(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> float:
@@ -70,34 +71,12 @@ def _to_cubin(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> float:
     return time.perf_counter() - start
 
 
-def compile_times(runs: int) -> Iterator[tuple[str, dict[str, list[float]]]]:
+def compile_times(runs: int) -> Iterator[Found]:
     """Capture to cubin in this process, after another program has brought the imports in."""
     _to_cubin(lambda x: x + 1, [torch.randn(8)])
     for name, of in PROGRAMS.items():
         fn, inputs = case(of).program()
-        yield f"compile {name}", {"cubin": [_to_cubin(fn, inputs) for _ in range(runs)]}
-
-
-class Stack(nn.Module):
-    """Decoder layers in a row, the rotary tables shared."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([DecoderLayer(2048, 5632, 32, 4, 64, False) for _ in range(count)])
-
-    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = layer(x, cos, sin)
-        return x
-
-
-def layer_times(runs: int) -> Iterator[tuple[str, dict[str, list[float]]]]:
-    """Saturation and extraction of 32 decoder layers as one program; nothing has values."""
-    with torch.device("meta"):
-        stack = Stack(32).half()
-        inputs = [torch.empty(s, dtype=torch.float16) for s in ((1, 128, 2048), (1, 1, 128, 64), (1, 1, 128, 64))]
-    clocks = [choose_forms(capture_and_lower(stack, inputs, "layers32", Options())).clock for _ in range(runs)]
-    yield "compile layers32", {stage: [c.seconds[stage] for c in clocks] for stage in ("saturate", "extract")}
+        yield f"compile {name}", {"cubin": [_to_cubin(fn, inputs) for _ in range(runs)]}, {}
 
 
 KINDS = {"command": command_times, "compile": compile_times, "layers": layer_times}
@@ -105,5 +84,6 @@ KINDS = {"command": command_times, "compile": compile_times, "layers": layer_tim
 
 def measure_seconds(kind: str, runs: int, commit: str) -> Iterator[Row]:
     """Rows of one kind."""
-    for name, found in KINDS[kind](runs):
-        yield {"case": name, "seconds": found, **taken_on(), "commit": commit}
+    for name, found, sizes in KINDS[kind](runs):
+        more = {"sizes": sizes} if sizes else {}
+        yield {"case": name, "seconds": found, **more, **taken_on(), "commit": commit}
