@@ -18,7 +18,7 @@ from egraph.saturate import saturate
 from extract.evidence import Evidence
 from extract.forms import default_form, forms
 from extract.key import Canonical, canonical, form_key
-from extract.prices import Prices
+from extract.prices import USUAL, Prices
 from extract.spaces import space
 from extract.stages import Stage, stages
 from extract.tiling import tile_program
@@ -49,7 +49,7 @@ class Options:
     `form` is a form's number among `k` found ones, the form as written after them where it is none of them, or
     "default" for the latter; None leaves the choice to the model. `k` None finds the best form alone, or LISTED where a
     number is given. With `explain` forms name their laws. `budget` bounds the e-graph of each region, `extract_s` the
-    seconds in which its forms are chosen.
+    seconds in which its forms are chosen. Kernels that are not measured are priced at the `quantile` of their family.
     """
 
     numerics: str = "default"
@@ -59,6 +59,7 @@ class Options:
     without: tuple[str, ...] = ()
     schedule: str | None = None
     evidence: Evidence | None = None
+    quantile: float = USUAL
     explain: bool = False
     budget: Budget | None = None
     extract_s: float = 10.0
@@ -242,7 +243,7 @@ def choose_forms(compiled: Compiled) -> Compiled:
 def chosen_region(program: LoopProgram, graph: EGraph, options: Options) -> Region:
     """Extract the forms of a region, at measured prices where there are some, and choose one."""
     machine = options.machine()
-    prices = Prices(options.evidence, machine, options.quotients)
+    prices = Prices(options.evidence, machine, options.quotients, options.quantile)
     default = prices.form(default_form(program, machine))
     price = prices if prices.known else None
     found = ranked(forms(graph, machine, options.count, price, options.extract_s), prices)

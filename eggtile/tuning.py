@@ -32,6 +32,7 @@ from eggtile.tuner import Failure, KernelReport, Tuner, stores_something
 from eggtile.turn import card_lock
 from extract.cost import Cost
 from extract.key import canonical, form_key
+from extract.prices import OPTIMISM, USUAL
 from ir.loop import Form, KernelForm
 
 
@@ -119,7 +120,7 @@ def tune(
     """Measure the best forms and the default one, and extract again at measured prices, until that changes nothing."""
     start = time.monotonic()
     # the gate asks of exact forms what the others need not hold
-    options = replace(tuner.options, explain=True, k=tuner.options.k or TUNED)
+    options = replace(tuner.options, explain=True, k=tuner.options.k or TUNED, quantile=OPTIMISM)
     compiled = choose_forms(capture_and_lower(fn, inputs, name, replace(options, evidence=None)))
     before = [r.chosen for r in compiled.regions]
     _choose_again(compiled, options)
@@ -144,6 +145,7 @@ def tune(
             forms_timed += sum(found)
             complete = not fresh and not sum(found)
             _choose_again(compiled, options)
+    _choose_again(compiled, replace(options, quantile=USUAL))
     chosen = [canonical(k, r.chosen, options.quotients).key for r in compiled.regions for k in r.chosen.kernels]
     rows = [
         _form_report(n, form, region, old)

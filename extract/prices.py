@@ -1,4 +1,4 @@
-"""What kernels and forms cost where something is measured: their times, or the model's under a family's best ratios."""
+"""What kernels and forms cost where something is measured: their times, or the model's under a family's ratio."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from ir.machine import Machine
 from ir.node import postorder
 from ir.schedule import Schedule
 
-OPTIMISM = 0.1  # the quantile of measured / modelled at which a family's unmeasured kernels are priced
+USUAL, OPTIMISM = 0.5, 0.1
+"""The quantile of measured / modelled at which a family's unmeasured kernels are priced: to choose, and to choose what to
+measure, where a kernel must not be passed over because its family did badly."""
+LEAST_ALIKE = 3  # measured kernels of a family from which a ratio is taken
 HOPELESS_US = 1e7  # the price of a kernel none of whose measured lines is right
 INTERACTION = 0.1  # the share by which a form's time must differ from the sum of its kernels' for that to be kept
 
@@ -24,19 +27,21 @@ INTERACTION = 0.1  # the share by which a form's time must differ from the sum o
 class Prices:
     """Prices on a machine, from what a store holds now, if there is one; as a callable, the price of a kernel for `forms`.
 
-    With `quotients`, those of kernels whose divisions round once.
+    With `quotients`, those of kernels whose divisions round once. `quantile` says which of a family's ratios counts.
     """
 
-    def __init__(self, evidence: Evidence | None, machine: Machine, quotients: bool = False) -> None:
+    def __init__(
+        self, evidence: Evidence | None, machine: Machine, quotients: bool = False, quantile: float = USUAL
+    ) -> None:
         rows = [] if evidence is None else evidence.rows(machine=machine.name, code=evidence.code)
         self.quotients = quotients
         self.known = _best(m for m in rows if m.family != FORM)
         self.whole = _best(m for m in rows if m.family == FORM and m.status == "ok")
         self.shapes = {m.shapes for m in self.known.values()}
-        self.ratios = family_ratios(m for m in self.known.values() if m.status == "ok")
+        self.ratios = family_ratios((m for m in self.known.values() if m.status == "ok"), quantile)
 
     def __call__(self, kernel: KernelForm, form: Form, cost: Cost) -> float | None:
-        """Its best measured time in us, else the model's under the best ratios of its family; None where there are none."""
+        """Its best measured time in us, else the model's under the ratio of its family; None where there is none."""
         found = self.measured(kernel, form)
         if found is not None:
             return HOPELESS_US if found.time_us is None else found.time_us
@@ -113,15 +118,15 @@ def family_of(kernel: KernelForm, cost: Cost, line: Schedule) -> str:
     return f"{unit}/{shape_of(kernel, cost)}"
 
 
-def family_ratios(best: Iterable[Measurement]) -> dict[str, float]:
-    """Measured over modelled time of each shape: a low quantile, of the unit in whose favour it is lowest."""
+def family_ratios(best: Iterable[Measurement], quantile: float) -> dict[str, float]:
+    """Measured over modelled time of each shape: a quantile, of the unit in whose favour it is lowest."""
     taken: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for m in best:
         if m.time_us and m.modelled_us:
             unit, shape = m.family.split("/", 1)
             taken[shape][unit].append(m.time_us / m.modelled_us)
-    return {shape: min(_low(ratios) for ratios in units.values()) for shape, units in taken.items()}
-
-
-def _low(values: list[float]) -> float:
-    return sorted(values)[int(OPTIMISM * (len(values) - 1))]
+    return {
+        shape: min(sorted(ratios)[int(quantile * (len(ratios) - 1))] for ratios in units.values())
+        for shape, units in taken.items()
+        if sum(map(len, units.values())) >= LEAST_ALIKE
+    }

@@ -13,7 +13,7 @@ from extract.cost import kernel_cost
 from extract.evidence import FORM, Evidence, Measurement
 from extract.forms import forms
 from extract.key import canonical, form_key
-from extract.prices import HOPELESS_US, Prices, family_of, family_ratios, shape_of, shapes_of
+from extract.prices import HOPELESS_US, OPTIMISM, Prices, family_of, family_ratios, shape_of, shapes_of
 from ir.loop import Form, KernelForm
 from ir.machine import H200
 from ir.schedule import schedule
@@ -65,21 +65,23 @@ def test_a_kernel_without_a_right_line_is_priced_out(store: Evidence) -> None:
     assert len(two_forms(Prices(store, H200))[0].kernels) == 2
 
 
-def test_unmeasured_kernels_take_the_low_ratio_of_their_family(store: Evidence) -> None:
+def test_unmeasured_kernels_take_a_ratio_of_their_family_if_it_has_a_few(store: Evidence) -> None:
     f, g = two_forms()[:2]
     assert priced(store, g, 0) is None
     row = measured(f, f.kernels[0], 0.0)
-    ratios = {2.0: "a", 3.0: "b", 8.0: "c"}
-    store.add(*(replace(row, key=k, time_us=r * (row.modelled_us or 0)) for r, k in ratios.items()))
+    for ratio, key in ((3.0, "a"), (8.0, "b"), (2.0, "c")):
+        assert priced(store, g, 1) is None
+        store.add(replace(row, key=key, time_us=ratio * (row.modelled_us or 0)))
     cost = kernel_cost(g.kernels[1], g, H200)
     assert shape_of(g.kernels[1], cost) == row.family.split("/", 1)[1] == "c0/plain/affine"
-    assert priced(store, g, 1) == pytest.approx(2.0 * cost.us)
+    assert priced(store, g, 1) == pytest.approx(3.0 * cost.us)
+    assert Prices(store, H200, quantile=OPTIMISM)(g.kernels[1], g, cost) == pytest.approx(2.0 * cost.us)
 
 
 def test_the_unit_that_the_model_flatters_least_prices_a_shape() -> None:
     rows = [replace(OK, family=f"{u}/c1/plain/affine", modelled_us=1.0, time_us=us) for u, us in
             (("scalar", 30.0), ("scalar", 20.0), ("wgmma", 1.25))]  # fmt: skip
-    assert family_ratios(rows) == {"c1/plain/affine": 1.25}
+    assert family_ratios(rows, OPTIMISM) == {"c1/plain/affine": 1.25}
 
 
 def test_a_form_that_takes_longer_than_its_kernels_is_priced_so(store: Evidence) -> None:
