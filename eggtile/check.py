@@ -79,7 +79,7 @@ def check_compiled(
     On the CPU the emitted text runs in two thread orders; on a GPU (cuda) the cubins are launched twice.
     """
     device = torch.device(on)
-    given = [t.to(device) if on != "cpu" else t for t in inputs]
+    given = [private_copy(t, device) if on != "cpu" else t for t in inputs]
     program = fn.to(device) if isinstance(fn, torch.nn.Module) else fn
     try:
         eager, exact = run_eager(program, given), run_in_float64(program, given)

@@ -78,9 +78,11 @@ def run_eager(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[to
     return [*flat_tensors(out), *private]
 
 
-def private_copy(t: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, offset and overlaps, on storage of its own."""
-    base = torch.empty(0, dtype=t.dtype, device=t.device).set_(t.untyped_storage().clone())  # type: ignore[no-untyped-call]
+def private_copy(t: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+    """A copy with the same strides, offset and overlaps, on storage of its own, on the device or where t is."""
+    memory = torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())
+    copied = memory.to(device or t.device, copy=True).untyped_storage()
+    base = torch.empty(0, dtype=t.dtype, device=copied.device).set_(copied)
     return base.as_strided(t.shape, t.stride(), t.storage_offset())
 
 

@@ -1,7 +1,8 @@
 """The programs that others got wrong, in all forms at all numerics; run as a module, a table of what is wrong.
 
 By default every form of every variation runs in the loop interpreter. With --emitted a covering array of variations
-runs as text on the CPU, in two thread orders. A variation has its own limit of time.
+runs as text on the CPU in two thread orders, or twice as cubins --on cuda, with --large those whose indices pass 2**31.
+A variation has its own limit of time.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -21,23 +23,23 @@ from eggtile.check import check_compiled
 from eggtile.pipeline import Options, compile_program
 from eggtile.reference import FLOATS
 from tests.covering import covering
-from tests.form_runs import FOR_STRICT, LAYOUTS, UNUSUAL, VALUES, Forms, laid
+from tests.form_runs import FOR_STRICT, LAYOUTS, UNUSUAL, VALUES, Forms, laid, typed
 from tests.further_programs import FURTHER
 
 K = 12
 NUMERICS = ("strict", "default", "fast")
 DTYPES = {"own": None, "f16": torch.float16, "bf16": torch.bfloat16}
 EXTENTS = (1, 7, 32, 129, 1000, 8193)
-ALL_VALUES = 200  # longer axes see the reported values alone: a stream is interpreted step by step
+ALL_VALUES = 64  # longer axes see the reported values alone: a stream is interpreted step by step
 LONGEST = 8193
 REPORTED = tuple(f.name for f in FIXTURES if not f.large)
-PROGRAMS: Mapping[str, Fixture] = {f.name: f for f in (*FIXTURES, *FURTHER) if not f.large}
+PROGRAMS: Mapping[str, Fixture] = {f.name: f for f in (*FIXTURES, *FURTHER)}
 
 
-def inputs_of(question: Question) -> list[torch.Tensor]:
+def inputs_of(question: Question, values: str = "reported") -> list[torch.Tensor]:
     program = PROGRAMS[str(question["program"])]
-    made = program.make(int(question["extent"] or program.extent))
-    return laid(made, str(question["layout"]), DTYPES[str(question["dtype"])])
+    made = typed(program.make(int(question["extent"] or program.extent)), DTYPES[str(question["dtype"])])
+    return laid(VALUES[values](made), str(question["layout"]))
 
 
 def possible(row: Mapping[str, Any]) -> bool:
@@ -63,14 +65,16 @@ def _runs(name: str, dtype: str, layout: str) -> bool:
 
 
 def variations(programs: Sequence[str]) -> Iterator[Question]:
-    """As reported in every layout, then every extent and dtype, at all numerics."""
+    """As reported in every dtype, and every extent, at all numerics; narrow dtypes at some extents, and other layouts."""
     for name in programs:
-        reported = [(0, "own", layout) for layout in LAYOUTS]
-        others = [(n, d, "contiguous") for n in (0, *EXTENTS) for d in DTYPES if d == "own" or n <= ALL_VALUES]
-        for n, d, layout in dict.fromkeys((*reported, *others)):
-            row = {"program": name, "extent": n, "dtype": d, "layout": layout}
-            if (n or PROGRAMS[name].extent) <= LONGEST and possible(row):
-                yield from ({**row, "numerics": numerics} for numerics in NUMERICS)
+        rows = [(0, d, "contiguous", n) for d in DTYPES for n in NUMERICS]
+        rows += [(e, "own", "contiguous", n) for e in EXTENTS for n in NUMERICS]
+        rows += [(e, d, "contiguous", n) for e in (7, 129) for d in DTYPES for n in NUMERICS]
+        rows += [(7, "own", layout, "default") for layout in LAYOUTS]
+        for extent, dtype, layout, numerics in dict.fromkeys(rows):
+            row = {"program": name, "extent": extent, "dtype": dtype, "layout": layout, "numerics": numerics}
+            if (extent or PROGRAMS[name].extent) <= LONGEST and possible(row):
+                yield row
 
 
 def emitted(programs: Sequence[str], seed: int, tries: int = 20) -> list[Question]:
@@ -86,6 +90,12 @@ def emitted(programs: Sequence[str], seed: int, tries: int = 20) -> list[Questio
     return list(covering(factors, possible, (("program", "form"), ("program", "extent")), seed, tries))
 
 
+def large() -> list[Question]:
+    """The programs that take gigabytes, as reported."""
+    row = {"extent": 0, "dtype": "own", "layout": "contiguous", "numerics": "default", "form": 0}
+    return [{"program": f.name, **row} for f in FIXTURES if f.large]
+
+
 def interpret(question: Question) -> Answer:
     """All forms of a variation on all values: how many forms, and which are wrong."""
     inputs = inputs_of(question)
@@ -95,7 +105,7 @@ def interpret(question: Question) -> Answer:
     wrong, unlike = [], []
     kinds = [v for v in VALUES if v not in FOR_STRICT or question["numerics"] == "strict"]
     for values in ("reported",) if long else kinds:
-        for number, why in forms.wrong(VALUES[values](inputs), values):
+        for number, why in forms.wrong(inputs_of(question, values), values):
             as_written = number == forms.count - 1 and values in UNUSUAL
             (unlike if as_written else wrong).append([values, number, why])
     return {"forms": forms.count, "wrong": wrong, "unlike": unlike}
@@ -105,10 +115,9 @@ def emulate(question: Question) -> Answer:
     """The text of one form of a variation."""
     program, inputs = PROGRAMS[str(question["program"])], inputs_of(question)
     options = Options(k=K, numerics=str(question["numerics"]))
-    count = Forms.of(program.fn, inputs, options).count
-    number = int(question["form"]) % count
-    options = Options(k=K, numerics=str(question["numerics"]), form=number)
-    verdict = check_compiled(compile_program(program.fn, inputs, "p", options), program.fn, inputs)
+    number = int(question["form"]) and int(question["form"]) % Forms.of(program.fn, inputs, options).count
+    options = replace(options, form=number)
+    verdict = check_compiled(compile_program(program.fn, inputs, "p", options), program.fn, inputs, question["on"])
     return {"forms": 1, "wrong": [] if verdict.ok else [["reported", number, verdict.reason]], "unlike": []}
 
 
@@ -135,6 +144,8 @@ def main() -> int:
     """Print what is wrong and how much was run; 0 where nothing is."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--emitted", action="store_true")
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--on", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", default="1/1")
     parser.add_argument(
@@ -143,10 +154,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=300)
     given = parser.parse_args()
-    kind = "emulate" if given.emitted else "interpret"
+    kind = "emulate" if given.emitted or given.large else "interpret"
     named = [f.name for f in FURTHER] if list(given.programs) == ["further"] else given.programs
-    found = emitted(named, given.seed) if given.emitted else list(variations(named))
-    asked = iter(part(found, given.part, given.seed))
+    found = large() if given.large else emitted(named, given.seed) if given.emitted else list(variations(named))
+    asked = iter([{**q, "on": given.on} for q in part(found, given.part, given.seed)])
     combinations = wrong = unlike = lost = variants = 0
     for question, answer in answers([asked] * given.jobs, lambda: FormWorker(kind), lambda: given.seconds):
         variants += 1

@@ -85,9 +85,14 @@ FOR_STRICT = ("huge",)
 """Squares of huge values overflow: laws that are not exact promise nothing there."""
 
 
-def laid(inputs: Sequence[torch.Tensor], layout: str, dtype: torch.dtype | None = None) -> Tensors:
-    """The inputs in a layout, floats converted to `dtype` (None leaves them)."""
-    return [LAYOUTS[layout](t.to(dtype) if dtype and t.dtype in FLOATS else t) for t in inputs]
+def typed(inputs: Sequence[torch.Tensor], dtype: torch.dtype | None) -> Tensors:
+    """The inputs with floats converted to the type; None leaves them."""
+    return [t.to(dtype) if dtype and t.dtype in FLOATS else t for t in inputs]
+
+
+def laid(inputs: Sequence[torch.Tensor], layout: str) -> Tensors:
+    """The inputs in a layout."""
+    return [LAYOUTS[layout](t) for t in inputs]
 
 
 # ---- forms

@@ -50,6 +50,11 @@ def quantised(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return q, q * scale
 
 
+def counted(i: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    kinds = torch.arange(8, device=i.device)
+    return F.one_hot(i, 8).sum(0), (i[:, None] == kinds).any(0), F.one_hot(i, 8).cumsum(0) - 1
+
+
 def rows_with_keys(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
     p = torch.softmax(x.masked_fill(~m, -inf), -1)
     return torch.where(m.any(-1, keepdim=True), p, 0.0)
@@ -180,7 +185,7 @@ ROWS: dict[str, tuple[Callable[..., object], Callable[[int], Tensors]]] = {
     ),
     "quantised": (quantised, lambda n: [randn(3, n)]),
     "counted": (
-        lambda i: (F.one_hot(i, 8).sum(0), (i[:, None] == torch.arange(8)).any(0), F.one_hot(i, 8).cumsum(0) - 1),
+        counted,
         lambda n: [integers(0, 8, n)],
     ),
     "causal_products": (
