@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from egraph.saturate import saturate
 from extract.cost import Cost, kernel_cost, sweeps
 from extract.forms import forms
+from extract.work import STEP, Works
 from ir import term as T
 from ir.loop import Buffer, Form, KernelForm, Part, Store, contiguous
 from ir.machine import H200
@@ -100,3 +103,71 @@ def test_an_exponential_out_of_range_is_never_chosen() -> None:
     p = program({"i": 512, "c": 512}, {"x": ("f32", ("i", "c"))}, [("o", ("i", "c"), value)])
     for f in forms(saturate(p), H200, k=8):
         assert f.cost_us < 1000
+
+
+def together(*kernels: tuple[KernelForm, Form]) -> Cost:
+    """The kernels as parts of one."""
+    axes, buffers, parts = dict[str, int](), dict[str, Buffer](), list[Part]()
+    for n, (k, form) in enumerate(kernels):
+        axes |= form.axes
+        buffers |= {b.name: b for b in form.buffers if b.name != "o"}
+        (part,) = k.parts
+        (s,) = part.stores
+        buffers[f"o{n}"] = replace(form.buffer("o"), name=f"o{n}")
+        parts.append(replace(part, stores=(replace(s, buffer=f"o{n}"),)))
+    joined = KernelForm("k", tuple(parts))
+    return kernel_cost(joined, Form("f", axes, tuple(buffers.values()), (joined,)), H200)
+
+
+def a_product(n: int, m: int, k: int, of: str = "") -> tuple[KernelForm, Form]:
+    """A product over axes and of a right operand with this suffix."""
+    j = f"j{of}"
+    inputs: Inputs = {"a": ("bf16", ("i", "k")), f"b{of}": ("bf16", ("k", j))}
+    return kernel({"i": n, j: m, "k": k}, inputs, f"bf16.op(add[k](a[i, k] * b{of}[k, {j}]))", ("i", j))
+
+
+def test_blocks_of_one_part_do_not_speed_up_another() -> None:
+    few = a_product(128, 128, 65536)
+    many = kernel({"r": 256, "c": 1024}, {"x": ("bf16", ("r", "c"))}, "bf16.op(exp(x[r, c]))", ("r", "c"))
+    alone = kernel_cost(*few, H200)
+    assert alone.blocks < H200.sms < kernel_cost(*many, H200).blocks
+    assert together(few, many).us >= alone.us
+
+
+def test_the_tile_is_that_of_the_contraction_over_most_free_axes() -> None:
+    axes = {"b": 64, "i": 1024, "j": 1024, "d": 512, "e": 16}
+    inputs: Inputs = {
+        "q": ("bf16", ("b", "i", "d")),
+        "k": ("bf16", ("b", "j", "d")),
+        "v": ("bf16", ("b", "j", "e")),
+    }
+    scores = "bf16.op(add[d](q[b, i, d] * k[b, j, d]))"
+    c = cost(axes, inputs, f"add[j]({scores} * v[b, j, e])", ("b", "i", "e"))
+    rows, columns, rest = c.tile
+    assert (columns, rest) == (16, 1)
+    assert c.blocks == 64 * 1024 // rows
+
+
+def test_parts_have_one_tile() -> None:
+    wide, narrow = a_product(4096, 4096, 512), a_product(4096, 64, 512, "n")
+    assert kernel_cost(*wide, H200).tile[1] > 64
+    assert together(wide, narrow).tile[1] == 64
+    assert together(wide, narrow).us >= kernel_cost(*wide, H200).us
+
+
+def test_what_depends_on_states_alone_is_done_once_a_step() -> None:
+    text = (
+        "stream[c](d=carry(add, f32, [i], mulz(old.d, exp(old.m - max(old.m, x[i, c]))) + exp(x[i, c] - "
+        "max(old.m, x[i, c]))), m=carry(max, f32, [i], max(old.m, x[i, c]))).d"
+    )
+    k, form = kernel({"i": 128, "c": 6400}, {"x": ("f32", ("i", "c"))}, text, ("i",))
+    work = Works(form.axes).of([s.value for s in k.stores])
+    special = sum(n for (_, unit, _), n in work.sums.items() if unit == "special")
+    assert special == 128 * 6400 + 128 * 6400 / STEP
+
+
+def test_tiles_fetch_their_operands_through_the_cache() -> None:
+    c = product(4096, 2048, 512)
+    rows, columns, _ = c.tile
+    fetched = 2 * (4096 * 512 * (2048 // columns) + 512 * 2048 * (4096 // rows) + 4096 * 2048)
+    assert c.cache_us == pytest.approx(1e6 * fetched / H200.l2_bytes_per_s)
