@@ -166,7 +166,7 @@ class _Said:
 
 def _trivial(x: Term, y: Term) -> bool:
     """Whether terms are equal by what an identity is."""
-    return x is y or any(isinstance(k, T.Identity) for k in y.terms)
+    return x is y or (isinstance(y, T.Binary) and any(isinstance(k, T.Identity) for k in y.terms))
 
 
 # ---- numbers

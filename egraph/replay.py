@@ -151,19 +151,30 @@ class Replay:
     def replayed(self, matches: Iterable[Match]) -> Iterator[tuple[Match, Bound]]:
         """The matches with what their variables stand for, in an order in which each finds what it needs.
 
-        They are applied one by one; those that never find what they need are left out.
+        They are applied one by one, and again where the graph holds more than one way to do so and others still wait;
+        those that never find what they need are left out.
         """
-        left = list(matches)
+        left, done = list(matches), list[Match]()
+        tried: set[tuple[int, ...]] = set()
         while left:
             waiting = []
             for m in left:
-                found = list(self.bound(m))
-                for bound in found:
+                bound = next(self.bound(m), None)
+                if bound is None:
+                    waiting.append(m)
+                    continue
+                done.append(m)
+                tried.add((id(m), *bound.values()))
+                yield m, bound
+                self.apply(m, bound)
+            if len(waiting) == len(left):
+                again = [(m, b) for m in done for b in self.bound(m) if (id(m), *b.values()) not in tried]
+                if not again:
+                    return
+                for m, bound in again:
+                    tried.add((id(m), *bound.values()))
                     yield m, bound
                     self.apply(m, bound)
-                waiting += [] if found else [m]
-            if len(waiting) == len(left):
-                return
             left = waiting
 
     def bound(self, m: Match) -> Iterator[Bound]:

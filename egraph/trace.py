@@ -74,28 +74,61 @@ class Trace:
         seen: set[tuple[Key | None, int]] = set()
         while stack:
             before, pick = stack.pop()
-            while before is not None and before[0] == WHOLE.name:
-                before = self.history.operand(before, 1)
+            before = self._plain(before)
             if (before, id(pick)) in seen:
                 continue
             seen.add((before, id(pick)))
             if pick.node is None:
-                yield from self._swept(pick, stack)
+                yield from self._swept(before, pick, stack) if pick.axis else self._given(before, pick.cls)
                 continue
             row = self._row(before, pick.cls, pick.node)
             yield before, row.key
             if pick.node.op == "Unary" and pick.node.payload[0] in EXPONENTIALS:
-                yield from ((None, k) for k in self._facts("safe", pick.node.children[0]))
+                for k in self._facts("safe", pick.node.children[0]):
+                    yield None, k
+                    yield from self._same(self.history.operand(row.key, 1), self.history.operand(k, 0))
+            if pick.node.op == "Prefix":
+                state = self._state(pick.node.children[0], str(pick.node.payload[1]))
+                yield from self._same(state, self.history.operand(row.key, 1))
             for at, kid in zip(row.places, pick.kids, strict=False):
                 stack.append((self.history.operand(row.key, at), kid))
 
-    def _swept(self, pick: Pick, stack: list[tuple[Key | None, Pick]]) -> Iterator[tuple[Key | None, Key]]:
-        """Every state of a sweep streams, and its update is its value after a step."""
+    def _swept(
+        self, before: Key | None, pick: Pick, stack: list[tuple[Key | None, Pick]]
+    ) -> Iterator[tuple[Key | None, Key]]:
+        """Every state of a sweep streams, and its update is its value after a step; one stands in place of `before`."""
         for c, update in pick.updates:
-            yield from ((None, k) for k in self._facts("streams", c, pick.axis))
+            state = self._state(c, pick.axis)
+            if c == pick.cls:
+                yield from self._same(before, state)
+            for k in self._facts("streams", c, pick.axis):
+                yield None, k
+                yield from self._same(state, self.history.operand(k, 0))
             new = list(self._facts("New", c, pick.axis, last=True))
             yield from ((None, k) for k in new)
             stack.append((new[0] if new else None, update))
+
+    def _given(self, before: Key | None, cls: int) -> Iterator[tuple[Key | None, Key]]:
+        """What is there before a region is what was written of its class, all of which its makers show to be equal."""
+        made = (k for k in self.history.tables.written if self.history.tables.outputs[k] in self.ids[cls])
+        if before not in self.history.tables.written:
+            yield from self._same(before, next(made, None))
+
+    def _state(self, cls: int, axis: str) -> Key | None:
+        """The node of a class that its value after a step of a sweep speaks of."""
+        return next((self.history.operand(k, 1) for k in self._facts("New", cls, axis, last=True)), None)
+
+    def _plain(self, k: Key | None) -> Key | None:
+        """What a node that is kept whole stands for."""
+        while k is not None and k[0] == WHOLE.name:
+            k = self.history.operand(k, 1)
+        return k
+
+    def _same(self, a: Key | None, b: Key | None) -> Iterator[tuple[Key | None, Key]]:
+        """One node in place of another of its class."""
+        a, b = self._plain(a), self._plain(b)
+        if a is not None and b is not None and a != b:
+            yield a, b
 
     def _facts(self, table: str, cls: int, *rest: str, last: bool = False) -> Iterator[Key]:
         for i in self.ids[cls]:

@@ -76,7 +76,7 @@ def _bound(body: list[Sexp], sides: tuple[Sexp, Sexp], step: Step) -> Bound | No
     for f in body:
         if (e := _equation(f)) is not None:
             left, right = (_term(x, bound) for x in e)
-            trivial = left is right or any(isinstance(k, T.Identity) for k in right.terms)
+            trivial = left is right or (isinstance(right, T.Binary) and T.Identity in map(type, right.terms))
             if not trivial and (left, right) not in {g.terms for g in step.given if g.sentence == EQUAL}:
                 return None
         elif not _holds(f, bound):
@@ -228,6 +228,12 @@ class Congruence:
             if self._roots() == roots:
                 return
 
+    def has(self, t: Term) -> bool:
+        """Whether a term or its like over equal operands is taken in."""
+        for k in t.terms:
+            self.find(k)
+        return self._key(t) in self.seen
+
     def equal(self, a: Term, b: Term) -> bool:
         """Whether two terms are known to be equal."""
         return self.find(a) is self.find(b)
@@ -308,13 +314,16 @@ class Goals:
                     state = self.states[p.axis, c] = self._state(p.axis, c)
                     self.require(T.Prefix("new", p.axis, state), self.term(update))
             return self.states[p.axis, p.cls]
-        assert p.node is not None
+        if p.node is None:  # there before the region
+            return next(t for t in self.inserted.values() if self.within.get(self.known.find(t)) == p.cls)
         if p.node.op == "Prefix":
             return T.Prefix("old", str(p.node.payload[1]), self._state(str(p.node.payload[1]), p.node.children[0]))
         kids = [self.term(k) for k in p.kids]
-        ways = itertools.product(*([k, self.whole[k]] if k in self.whole else [k] for k in kids))
+        ways = itertools.product(
+            *([k, *(w for t, w in self.whole.items() if self.known.equal(t, k))] for k in kids)
+        )
         made = [rebuilt(p.node, list(way)) for way in ways]
-        return next((t for t in made if t in self.known.parent), made[0])
+        return next((t for t in made if self.known.has(t)), made[0])
 
     def _state(self, axis: str, c: int) -> Term:
         """A value of a class whose next prefix the steps speak of."""

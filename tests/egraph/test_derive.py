@@ -35,6 +35,13 @@ CASES: dict[str, tuple[LoopProgram, str]] = {
         )
     },
     **{name: (written(SHIFTED[name][0]), "default") for name in ("covariance", "with a bias")},
+    "two chains, cut between them": (
+        written(
+            "s := X[i, j]\nm := max[j](s)\np := exp(s - m)\no := bf16.op(add[j](p * V[j, e]) / add[j](p))\n"
+            "r := bf16.cast(o * rsqrt(add[e](o * o) / f32(4.0) + f32(0.01)))\nadd[e](r * W[e, f])"
+        ),
+        "default",
+    ),
     "two chains": (
         written(
             "s := X[i, j]\nm := max[j](s)\np := exp(s - m)\no := add[j](p * V[j, e]) / add[j](p)\n"
