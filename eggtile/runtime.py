@@ -14,8 +14,8 @@ from eggtile.plan import Plan, PlannedLaunch, RequestError, Work
 from eggtile.reference import TORCH_DTYPES, flat_tensors
 from eggtile.returns import Layout, Output
 from eggtile.sharing import shared
-from extract.memory import lifetimes
 from ir.dtype import Array
+from ir.lifetimes import lifetimes
 from ir.loop import Buffer
 
 Tensors = dict[str, torch.Tensor]

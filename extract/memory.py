@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from extract.facts import buffers_read
+from ir.lifetimes import lifetimes
 from ir.loop import Buffer, Form, KernelForm
-
-
-def lifetimes(uses: Sequence[frozenset[str]]) -> dict[str, tuple[int, int]]:
-    """Per name the first and the last step that uses it."""
-    out: dict[str, tuple[int, int]] = {}
-    for step, names in enumerate(uses):
-        for name in names:
-            out[name] = out.get(name, (step, step))[0], step
-    return out
 
 
 def kernel_uses(kernel: KernelForm) -> frozenset[str]:

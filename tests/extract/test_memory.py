@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from extract.forms import default_form
-from extract.memory import kernel_uses, lifetimes, peak_bytes
+from extract.memory import kernel_uses, peak_bytes
+from ir.lifetimes import lifetimes
 from ir.machine import H200
 from tests.extract.programs import Inputs, program
 
