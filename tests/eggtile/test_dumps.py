@@ -1,0 +1,163 @@
+"""Dumps of e-graphs: the same each time, compared, queried, drawn, and the page that holds all of an exploration."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from eggtile.differ import differences
+from eggtile.explore import report
+from eggtile.explorer import page
+from eggtile.graph_dump import to_object, written
+from eggtile.pipeline import Compiled, Options, RequestError, capture_and_lower, choose_forms, restarted
+from eggtile.query import answers
+from egraph import picture
+from egraph.saturate import saturate
+from tests.eggtile.test_cli import called
+from tests.eggtile.test_explain import ROWS, STREAMS, explored
+from tests.extract.test_forms import exponentials
+
+__all__ = ["explored"]
+
+
+class Page(HTMLParser):
+    """The scripts of a page, and what it would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.scripts: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href")]
+        if tag not in ("meta", "br", "link"):
+            self.open.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["script"]:
+            self.scripts[-1] += data
+
+
+def test_the_page_stands_alone_and_holds_every_form_law_and_class(explored: Compiled) -> None:
+    found = report(explored)
+    text = page(explored, found)
+    parsed = Page(text)
+    assert (
+        not parsed.loads and not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text) and "@import" not in text
+    )
+    data, program = json.loads(parsed.scripts[0]), parsed.scripts[1]
+    (region,) = data["regions"]
+    assert [f["id"] for f in region["forms"]] == [f["id"] for f in found["forms"]]
+    assert {x["name"] for x in found["egraph"]["laws"]} == {x["name"] for x in region["egraph"]["laws"]}
+    assert {law for f in region["forms"] for law in f["laws"]} <= set(data["laws"])
+    for f in region["forms"]:
+        assert {s["law"] for s in region["steps"] if f["id"] in s["forms"]} - {"by definition"} == set(f["laws"])
+        assert len(f["text"]["kernels"]) == len(f["kernels"]) and set(map(str, f["picked"])) <= set(
+            region["classes"]
+        )
+    for s in region["steps"]:
+        assert set(re.findall(r"\?(\w+)", "".join(s["sides"]))) <= set(s["variables"])
+    drawn = {e.get("id") for e in ElementTree.fromstring(region["svg"]).iter()}
+    assert {f"c{c}" for c in region["classes"]} <= drawn
+    (chosen,) = (f for f in region["forms"] if f["chosen"])
+    assert all("__global__" in data["kernels"][k["key"]]["cuda"] for k in chosen["kernels"])
+    assert set(re.findall(r'\bat\("(\w+)"\)', program)) <= set(re.findall(r'id="(\w+)"', text))
+
+
+@pytest.fixture(scope="module")
+def dumps(explored: Compiled, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A dump of one program under two settings."""
+    folder = tmp_path_factory.mktemp("dumps")
+    settings = {"default": explored, "strict": choose_forms(restarted(explored, numerics="strict"))}
+    for numerics, compiled in settings.items():
+        (folder / f"{numerics}.json").write_text(written(compiled, "json", None))
+    return {numerics: folder / f"{numerics}.json" for numerics in settings}
+
+
+def test_a_diff_names_what_one_dump_has_more(dumps: dict[str, Path]) -> None:
+    a, b = (json.loads(path.read_text()) for path in dumps.values())
+    assert not any(side for sides in differences(a, a).values() for side in sides.values())
+    found = differences(a, b)
+    assert STREAMS in found["laws"]["only_a"] and not found["laws"]["only_b"]
+    assert found["classes"]["only_a"] and not found["classes"]["only_b"]
+    assert all(found["nodes"]["only_a"]) and found["forms"]["only_a"]
+    assert f"- {STREAMS}" in called("diff", *map(str, dumps.values())).stdout
+    assert "classes: 0 only in" in called("diff", *[str(dumps["strict"])] * 2).stdout
+
+
+def test_a_dump_is_the_same_text_each_time_but_for_its_times(explored: Compiled) -> None:
+    first, again = (to_object(c) for c in (explored, choose_forms(restarted(explored))))
+    assert first.pop("times") and again.pop("times")
+    assert json.dumps(first) == json.dumps(again)
+
+
+def test_a_file_is_written_in_the_format_that_it_is_named_by(tmp_path: Path) -> None:
+    path = tmp_path / "graph.svg"
+    assert called("dump", "-o", str(path), "-k", "1", "-c", ROWS).exit_code == 0
+    assert path.read_text().startswith("<svg")
+    assert "say --format svg" in called("dump", "--format", "egg", "-o", "graph.svg", "-c", ROWS).stderr
+
+
+def test_a_format_of_one_graph_asks_which_one() -> None:
+    compiled = capture_and_lower(lambda x: torch.linalg.inv(x.exp()).exp(), [torch.randn(4, 4)], "p", Options())
+    choose_forms(compiled)
+    with pytest.raises(RequestError, match="2 regions"):
+        written(compiled, "dot", None)
+    assert written(compiled, "dot", 1).startswith("digraph") and "(root 0 " in written(compiled, "egg", 0)
+    assert written(compiled, "text", None).count("classes") == 2
+
+
+def test_queries_find_forms_and_classes(dumps: dict[str, Path]) -> None:
+    data = json.loads(dumps["default"].read_text())
+    (axis,) = {a for f in data["regions"][0]["forms"] for k in f["kernels"] for a in k["sweeps"]}
+    once = answers(data, f"forms where sweeps({axis}) == 1 and reads(x0) <= 2 and kernels == 1")
+    assert once and all(STREAMS in row["laws"] for row in once)
+    assert {row["form"] for row in once} < {row["form"] for row in answers(data, "forms where not flops < 0")}
+    folds = answers(data, 'classes where op == "Fold" and free == {a0} and origin == written')
+    assert len(folds) == 2
+    assert answers(data, "classes where op == Prefix and origin == sum_of_products_streams")
+    assert answers(data, f"forms where {STREAMS} in laws") == answers(data, f'forms where "{STREAMS}" in laws')
+    assert "found" in called("query", str(dumps["default"]), "forms where states >= 2").stdout
+    assert "max[" in called("query", str(dumps["default"]), "classes where op == Fold").stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kernels where id == 1",
+        "forms where id ==",
+        "forms where (lambda: 1)()",
+        "forms where id.real == 1",
+        "forms where __import__(os)",
+        "forms where sweeps(banana) == 1",
+        "forms where id < laws_",
+        "forms where sweeps == 1",
+        "forms where cost < 3",
+        "forms with one sweep",
+    ],
+)
+def test_what_the_language_lacks_is_refused(dumps: dict[str, Path], text: str) -> None:
+    with pytest.raises(RequestError):
+        answers(json.loads(dumps["default"].read_text()), text)
+
+
+def test_a_drawing_holds_every_class_or_says_how_many_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = saturate(exponentials(6, 10))
+    boxes = [e for e in ElementTree.fromstring(picture.to_svg(graph)).iter() if e.tag.endswith("rect")]
+    assert len(boxes) == len(graph.classes)
+    monkeypatch.setattr(picture, "MOST_CLASSES", 5)
+    assert f"{len(graph.classes) - 5} classes are not drawn" in picture.to_svg(graph)
