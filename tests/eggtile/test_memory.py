@@ -7,7 +7,7 @@ import weakref
 import torch
 
 from eggtile.explore import report
-from eggtile.pipeline import compile_program
+from eggtile.pipeline import Options, compile_program
 from eggtile.plan import PlannedLaunch, Work
 from eggtile.runtime import in_turn
 from ir.loop import Buffer
@@ -34,7 +34,7 @@ def test_a_run_lets_scratch_go_after_its_last_use() -> None:
 
 
 def test_a_report_says_the_peak_and_what_each_kernel_writes() -> None:
-    row = report(compile_program(lambda x: x + 1, [torch.randn(5)]))["forms"][0]
+    row = report(compile_program(lambda x: x + 1, [torch.randn(5)], options=Options(explain=True)))["forms"][0]
     assert row["peak_bytes"] == 2 * 5 * 4
     assert [k["writes"] for k in row["kernels"]] == [["y"]]
     assert (row["gap"], row["stop"]) == (0.0, ())
