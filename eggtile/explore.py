@@ -37,7 +37,8 @@ CHECK_POINTS = 1 << 18
 
 def report(compiled: Compiled, with_errors: bool = True) -> dict[str, Any]:
     """The object that `explore --json` prints (one region), or a list of such objects under `regions`."""
-    parts = [region_report(r, compiled.options.machine(), with_errors) for r in compiled.regions]
+    with compiled.clock.span("report"):
+        parts = [region_report(r, compiled.options.machine(), with_errors) for r in compiled.regions]
     head: dict[str, Any] = {"program": compiled.captured.program.name, "numerics": compiled.options.numerics}
     head |= parts[0] if len(parts) == 1 else {"regions": parts}
     return head | {"notes": list(compiled.captured.program.notes), "times": dict(compiled.clock.seconds)}

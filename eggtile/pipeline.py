@@ -283,7 +283,7 @@ def pick(found: list[Form], default: Form, options: Options) -> Form:
 
 def compile_kernels(compiled: Compiled, observe: Observer | None = None) -> Compiled:
     """Schedule every kernel of the chosen forms and write its CUDA text."""
-    seen: dict[tuple[str, str], CompiledKernel] = {}
+    seen: dict[str, CompiledKernel] = {}
     for region in compiled.regions:
         region.kernels = [
             compile_kernel(kernel, region.chosen, compiled.options, compiled.clock, seen, observe)
@@ -297,24 +297,23 @@ def compile_kernel(
     form: Form,
     options: Options,
     clock: Clock,
-    seen: dict[tuple[str, str], CompiledKernel],
+    seen: dict[str, CompiledKernel],
     observe: Observer | None,
 ) -> CompiledKernel:
     """Canonicalise, schedule, tile, lower and emit one kernel; a kernel with a known key is not written twice."""
     machine = options.machine()
     with clock.span("schedule"):
         known = canonical(kernel, form, options.quotients)
-        buffers = tuple(at_pointer(b) for b in known.buffers)
-        line = choose_schedule(known, buffers, options, machine)
-    key = (known.key, str(line))
-    if key not in seen:
+    if known.key not in seen:
         with clock.span("schedule"):
+            buffers = tuple(at_pointer(b) for b in known.buffers)
+            line = choose_schedule(known, buffers, options, machine)
             found = stages(known.kernel, buffers, known.axes, line, machine)
         written = tuple(_written(stage, known.quotients, options, clock, observe) for stage in found)
         made = tuple(b for b in found[-1].buffers if b.name not in known.names)
         fallback = line.get("WORK").startswith("points")
-        seen[key] = CompiledKernel(kernel, known, line, fallback, written, made)
-    return _named(seen[key], kernel, known.names)
+        seen[known.key] = CompiledKernel(kernel, known, line, fallback, written, made)
+    return _named(seen[known.key], kernel, known.names)
 
 
 def _tiled(stage: Stage, quotients: bool) -> TileProgram:

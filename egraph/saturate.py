@@ -84,7 +84,6 @@ class Engine:
 
     def _count(self, report: bindings.RunReport, elapsed: float) -> None:
         """Credit a schedule that took `elapsed` seconds to its rules; what they do not account for is `scheduling`."""
-        start = time.perf_counter()
         for rule, matches in report.num_matches_per_rule.items():
             self.matches[rule.partition("/")[0]] += matches
         text = str(report)
@@ -94,19 +93,16 @@ class Engine:
         spent.append(("scheduling", elapsed - sum(seconds for _, seconds in spent)))
         for rule, seconds in spent:
             self.seconds[rule.partition("/")[0]] += seconds
-        self.seconds["reports read"] += time.perf_counter() - start
 
     def nodes(self, constructors: Collection[str]) -> int:
         """The rows of the given constructors."""
-        start = time.perf_counter()
         (sizes,) = self.egraph.run_program(*self.egraph.parse_program("(print-size)"))
         assert isinstance(sizes, bindings.PrintAllFunctionsSize)
-        self.seconds["reports read"] += time.perf_counter() - start
         return sum(n for name, n in sizes.sizes if name in constructors)
 
     def saturate(self, phase: Phase, constructors: Collection[str], budget: Budget, deadline: float) -> PhaseReport:
         """Run one phase until it is saturated or the budget is spent; the facts of what there is are always complete."""
-        start = time.perf_counter()
+        start, before = time.perf_counter(), sum(self.seconds.values())
         runs = " ".join(f"(run {r})" for r in phase.rulesets)
         one = f"(seq (saturate (seq (saturate (run facts)) (run norm))) {runs})"
         done, nodes, stop = 0, self.nodes(constructors), ""
@@ -124,7 +120,9 @@ class Engine:
                 done, nodes = done + rounds, self.nodes(constructors)
         if stop != "saturated":
             self.run("(run-schedule (saturate (run facts)))")
-        return PhaseReport(phase.name, time.perf_counter() - start, nodes, done, stop)
+        seconds = time.perf_counter() - start
+        self.seconds["looking between rounds"] += seconds - (sum(self.seconds.values()) - before)
+        return PhaseReport(phase.name, seconds, nodes, done, stop)
 
 
 def saturate(
