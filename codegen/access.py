@@ -90,7 +90,7 @@ def load(access: Access) -> Function:
         operands = _braced([f"%{k}" for k in range(len(parts))])
         outputs = ", ".join(f'"={access.word.register}"({w})' for w in parts)
         ptx = f"{LOAD_HINTS[access.hint]}{_lanes(parts)}.{access.word.ptx} {operands}, [%{len(parts)}];"
-        lines = [f"{access.vector} w;", f'asm("{ptx}" : {outputs} : "l"(p));']
+        lines = [f"{access.vector} w;", f'asm volatile("{ptx}" : {outputs} : "l"(p));']
     lines += [f"v[{k}] = {_unpacked(access, k)};" for k in range(access.width)]
     return _function(f"void load{access.suffix}({ctype}* v, const {ctype}* p)", lines)
 

@@ -297,6 +297,16 @@ FUNCTIONS: dict[tuple[str, str], Function] = {
         ptx=True,
         template="template <int size>",
     ),
+    # The kernel begins while the one before it ends, and lets the next one begin; nothing is touched before the wait.
+    ("after_earlier_kernels", ""): Function(
+        "void after_earlier_kernels() {\n"
+        "#if __CUDA_ARCH__ >= 900\n"
+        '  asm volatile("griddepcontrol.launch_dependents;");\n'
+        '  asm volatile("griddepcontrol.wait;" ::: "memory");\n'
+        "#endif\n"
+        "}",
+        ptx=True,
+    ),
     # Threads of a cluster: its blocks begin in any order, and none may be written to before it has.
     ("cluster_arrive", ""): _asm("void cluster_arrive()", "barrier.cluster.arrive.relaxed.aligned;"),
     ("cluster_wait", ""): _asm("void cluster_wait()", "barrier.cluster.wait.aligned;"),

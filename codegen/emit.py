@@ -41,7 +41,7 @@ from ir.term import Term, Var, binary, const
 
 BARRIERS = {"block": "__syncthreads();", "warp": "__syncwarp();"}
 CLUSTER_BARRIERS = {"cluster": "cluster_barrier", "begun": "cluster_wait"}
-ARRIVE = "cluster_arrive"
+ARRIVE, BEGIN = "cluster_arrive", "after_earlier_kernels"
 
 
 def emit(*kernels: KernelProgram) -> str:
@@ -120,12 +120,13 @@ class _Writer:
         used = {t.name for s in walk(kernel.body) for t in postorder(*terms(s)) if isinstance(t, Var)}
         coordinates = [f"{n} = {text}" for n, text in self.coordinates.items() if n in used]
         head = [f"  const int {', '.join(coordinates)};"] if coordinates else []
+        head.append(f"  {self.expressions.call(BEGIN)}();")
         if any(isinstance(s, Barrier) and s.scope == "begun" for s in walk(kernel.body)):
             head.append(f"  {self.expressions.call(ARRIVE)}();")
         if self.offsets:
             head.append(f"  extern __shared__ __align__({SHARED_ALIGNMENT_BYTES}) unsigned char smem[];")
         blocks = least_blocks(kernel, self.renewals)
-        bounds = f"{kernel.block_threads}, {blocks}" if blocks > 1 else f"{kernel.block_threads}"
+        bounds = f"{kernel.block_threads}, {blocks}" if blocks else f"{kernel.block_threads}"
         cluster = f" __cluster_dims__({kernel.cluster}, 1, 1)" if kernel.cluster > 1 else ""
         signature = [
             f'extern "C" __global__ void __launch_bounds__({bounds}){cluster}',

@@ -6,6 +6,7 @@ Arguments are device addresses, or objects that have one: PyTorch tensors, cupy 
 
 from __future__ import annotations
 
+import ctypes
 import math
 import re
 import statistics
@@ -30,6 +31,9 @@ from ir.node import IRError
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 LARGE_CLUSTERS = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+OVERLAPPING = (
+    90  # the compute capability, times ten, from which on a kernel may begin before the one before it ends
+)
 PORTABLE_CLUSTER = 8  # blocks of a cluster that every GPU of sm_90 and later takes
 L2_CACHE_SIZE = 38  # cudaDevAttrL2CacheSize
 TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3  # cudaMemcpyKind
@@ -93,6 +97,16 @@ class Kernel:
             cupy.cuda.driver.funcSetAttribute(self.function.ptr, MAX_DYNAMIC_SHARED, self.shared_bytes)
         if kernel.cluster > PORTABLE_CLUSTER:
             cupy.cuda.driver.funcSetAttribute(self.function.ptr, LARGE_CLUSTERS, 1)
+        self.config = driver.CUlaunchConfig()
+        self.config.gridDimX, self.config.blockDimX = kernel.grid, kernel.block_threads
+        self.config.gridDimY = self.config.gridDimZ = self.config.blockDimY = self.config.blockDimZ = 1
+        self.config.sharedMemBytes = self.shared_bytes
+        if _capability(binary.target) >= OVERLAPPING:
+            early = driver.CUlaunchAttribute()
+            early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            early.value.programmaticStreamSerializationAllowed = 1
+            self.config.attrs, self.config.numAttrs = [early], 1
+        self.pointers = (ctypes.c_void_p,) * len(kernel.buffers)
 
     def bind(self, arguments: Sequence[Argument]) -> Launch:
         """A launch on these arguments, which stay alive as long as it does."""
@@ -126,18 +140,25 @@ class Launch:
     keep: tuple[object, ...]
 
     def run(self, stream: int | None = None) -> None:
-        """Enqueue on a stream, without waiting."""
-        program = self.kernel.kernel
-        if program.blocks:
-            on = None if stream is None else cupy.cuda.ExternalStream(stream)
-            grid, block = (program.grid,), (program.block_threads,)
-            self.kernel.function(grid, block, self.addresses, shared_mem=self.kernel.shared_bytes, stream=on)
+        """Enqueue on a stream, without waiting: the kernel may begin, but not touch memory, before earlier ones end."""
+        own = self.kernel
+        if own.kernel.blocks:
+            own.config.hStream = driver.CUstream(cupy.cuda.get_current_stream().ptr if stream is None else stream)
+            function = driver.CUfunction(own.function.ptr)
+            (status,) = driver.cuLaunchKernelEx(own.config, function, (self.addresses, own.pointers), 0)
+            if status != driver.CUresult.CUDA_SUCCESS:
+                raise GpuError(f"{own.kernel.name}: the launch was refused: {status.name}")
 
 
 def device_target() -> str:
     """The target to compile for: the current device's, with its own instructions where a machine asks for them."""
     plain = f"sm_{cupy.cuda.Device().compute_capability}"
     return next((t for t in TARGETS if t.rstrip("a") == plain), plain)
+
+
+def _capability(target: str) -> int:
+    """The compute capability of a target, times ten."""
+    return int(re.sub(r"\D", "", target))
 
 
 def card() -> str:
@@ -151,7 +172,7 @@ def check_device(target: str) -> None:
     if not usable:
         raise GpuError(why)
     major, minor = divmod(int(cupy.cuda.Device().compute_capability), 10)
-    made_major, made_minor = divmod(int(re.sub(r"\D", "", target)), 10)
+    made_major, made_minor = divmod(_capability(target), 10)
     fits = (major, minor) == (made_major, made_minor) or (
         target[-1].isdigit() and major == made_major and minor > made_minor
     )

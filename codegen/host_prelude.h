@@ -459,6 +459,7 @@ static View<T> parameter(void* views, int k) {
 #define cluster_barrier() host::cluster_barrier(__LINE__)
 #define cluster_wait() host::cluster_begun(__LINE__)
 #define cluster_arrive()
+#define after_earlier_kernels()
 #define __shfl_xor_sync(lanes, value, mask) host::shuffle_xor(__LINE__, value, mask)
 static struct {
   struct {

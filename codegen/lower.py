@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from codegen.passes.barriers import place_barriers
 from codegen.passes.hints import choose_hints
@@ -13,13 +13,15 @@ from codegen.passes.predicates import choose_widths, decide_predicates
 from codegen.passes.scalars import promote_scalars
 from codegen.passes.share import share_terms
 from codegen.passes.simplify import simplify
-from codegen.passes.state import Pass, State
+from codegen.passes.state import PartPlan, Pass, State
 from codegen.passes.statements import lower_statements
 from codegen.passes.unroll import unroll
+from ir.dtype import DTYPES
 from ir.kernel import KernelProgram
 from ir.kernel_verify import verify_kernel
+from ir.loop import Buffer
 from ir.machine import Machine
-from ir.tile import TileProgram, infer
+from ir.tile import TileLoad, TilePart, TileProgram, TileStore, infer, walk
 
 Observer = Callable[[str, str, str], None]
 """Called with the name of a pass, the text before it and the text after it."""
@@ -69,14 +71,28 @@ def _begun(program: TileProgram, machine: Machine) -> State:
 
 
 def widest_value(program: TileProgram, machine: Machine) -> int:
-    """The most elements of one value that a thread holds, known once layouts are chosen: cheap beside lowering."""
+    """The most elements of one value that a thread holds, known once layouts are chosen: cheap beside lowering.
+
+    Two elements of a 16-bit load count as one where nothing as long is loaded or stored otherwise: they stay packed.
+    """
     state = _begun(program, machine)
     for step in PASSES[: 1 + [p.name for p in PASSES].index("layouts")]:
         state = step.run(state)
     buffers = {b.name: b for b in program.buffers}
-    held = (
-        plan.layouts.over(v.axes).registers
-        for part, plan in zip(program.parts, state.plans, strict=True)
-        for v in infer(part, buffers).values()
+    return max((_widest(p, plan, buffers) for p, plan in zip(program.parts, state.plans, strict=True)), default=0)
+
+
+def _widest(part: TilePart, plan: PartPlan, buffers: Mapping[str, Buffer]) -> int:
+    values = infer(part, buffers)
+    held = {name: plan.layouts.over(v.axes).registers for name, v in values.items()}
+    most = max(held.values(), default=0)
+    moved = {
+        s.out if isinstance(s, TileLoad) else s.value: s
+        for s in walk(part.body)
+        if isinstance(s, TileLoad | TileStore)
+    }
+    longest = [s for name, s in moved.items() if held[name] == most]
+    packed = longest and all(
+        isinstance(s, TileLoad) and DTYPES[buffers[s.buffer].dtype].bytes == 2 for s in longest
     )
-    return max(held, default=0)
+    return most // 2 if packed else most

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 from ir import term as T
 from ir.dtype import DTYPES
-from ir.kernel import Array, Barrier, KernelProgram, Let, LoadGlobal, Pairwise, Statement, terms, walk
+from ir.kernel import Array, Barrier, For, KernelProgram, Let, LoadGlobal, Pairwise, Statement, terms, walk
 from ir.node import postorder
 from ir.term import Term, Var
 
 LEAST_ELEMENTS = 64
 """Elements of an array that is worth packing."""
 HALVES = ("f16", "bf16")
+LOOPING_THREADS = 1024
+"""Threads of a multiprocessor that keep memory busy with loops of several loads a step."""
 CHEAP = ("add", "mul", "neg", "max", "min")
 """Operators that are computed again rather than kept."""
 AGAIN_A_REGISTER = 4
@@ -51,9 +53,15 @@ def renewals(kernel: KernelProgram) -> dict[int, Renewal]:
 
 
 def least_blocks(kernel: KernelProgram, found: dict[int, Renewal]) -> int:
-    """Blocks that a multiprocessor has registers for, if no more than these live across barriers; 1 where none do."""
+    """Blocks that a multiprocessor should have registers for; 0 leaves it to the compiler.
+
+    For long packed rows as many as there are registers for, if no more than these live across barriers. For loops that
+    load no more than keep memory busy: the compiler would make room for more and have fewer loads in flight at a time.
+    """
     if not found:
-        return 1
+        loops = (s for s in walk(kernel.body) if isinstance(s, For) and not s.unroll)
+        loading = any(isinstance(k, LoadGlobal) for s in loops for k in walk(s.body))
+        return max(1, LOOPING_THREADS // kernel.block_threads) if loading else 0
     registers = -(-(max(r.registers for r in found.values()) + KEPT_REGISTERS) // 8) * 8
     return max(1, REGISTERS // (registers * kernel.block_threads))
 

@@ -2,6 +2,7 @@
 
 WORK=t256 TILE=x0:4,x1:2048/v8 REDUCE=lanes    256 threads a block; a tile of 4 x 2048; a thread holds 8 neighbours
                                                along x1; axes that TILE leaves out have tile 1; folds stay in a warp
+WORK=t256+c8 TILE=x1:131072/v8                 clusters of 8 such blocks, which share a tile and the folds along its axes
 WORK=t256 TILE=x1:2048/v8 REDUCE=lanes+split16 the longest swept axis, x1, in 16 pieces, numbered by a new axis x1p, and a
                                                second kernel that merges them, under its own default line
 WORK=points128                                 the fall-back: results tiled over the threads, sweeps by single steps
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 
-from extract.roles import folding, is_fallback, listed_tiles, padded, pieces, threads, tile_axis
+from extract.roles import cluster, folding, is_fallback, listed_tiles, padded, pieces, threads, tile_axis
 from extract.splits import Piece, split, split_axis, split_counts
 from extract.tile_cost import FOLD_THREADS, PartCost, Tiles
 from ir.loop import Buffer, KernelForm
@@ -42,7 +43,7 @@ WORTH_A_LAUNCH = 3.5
 
 @dataclass(frozen=True)
 class Point:
-    """A choice of the space: threads, the tile of each axis that has one over 1, one vector, and how folds go."""
+    """A choice of the space: threads, the tile of each axis over 1, one vector, how folds go, blocks of a cluster."""
 
     threads: int
     tiles: tuple[tuple[str, int], ...]
@@ -50,6 +51,7 @@ class Point:
     vector: int = 1
     reduce: str = "block"
     pieces: int = 1
+    cluster: int = 1
 
     def line(self) -> Schedule:
         """The canonical line."""
@@ -57,7 +59,8 @@ class Point:
             f"{a}:{n}" + (f"/v{self.vector}" if a == self.vector_axis and self.vector > 1 else "")
             for a, n in self.tiles
         ]
-        fields = {"WORK": f"t{self.threads}"} | ({"TILE": ",".join(listed)} if listed else {})
+        work = f"t{self.threads}" + (f"+c{self.cluster}" if self.cluster > 1 else "")
+        fields = {"WORK": work} | ({"TILE": ",".join(listed)} if listed else {})
         words = [self.reduce] if self.reduce != "block" else []
         words += [f"split{self.pieces}"] if self.pieces > 1 else []
         return schedule(**fields | ({"REDUCE": "+".join(words)} if words else {}))
@@ -81,7 +84,7 @@ def point(line: Schedule) -> Point:
         raise IRError(f"TILE: {vectors[0][0]} and {vectors[1][0]} both have a vector")
     tiles = tuple(sorted((a, n) for a, (n, _) in listed.items() if n > 1))
     axis, vector = vectors[0] if vectors else ("", 1)
-    return Point(threads(line), tiles, axis, vector, folding(line), pieces(line))
+    return Point(threads(line), tiles, axis, vector, folding(line), pieces(line), cluster(line))
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,11 @@ class Rules:
         self.parts = tuple(PartCost(p, first.buffers, first.axes, subject.machine) for p in first.kernel.parts)
 
     @cached_property
+    def sweeps(self) -> bool:
+        """Whether the kernel folds anything."""
+        return any(part.roles.swept for part in self.parts)
+
+    @cached_property
     def later_us(self) -> float:
         """The modelled time of the kernels after the first, each under its best line."""
         subjects = (Subject(p.kernel, p.buffers, p.axes, self.subject.machine) for p in self.later)
@@ -171,9 +179,16 @@ class Rules:
                 raise IRError("WORK=points takes no other field")
             return line
         p = point(line)
+        if p.cluster & (p.cluster - 1) or not 1 <= p.cluster <= self.subject.machine.cluster_blocks:
+            most = self.subject.machine.cluster_blocks
+            raise IRError(f"WORK: a cluster of {p.cluster} blocks is no power of two up to {most}")
+        if p.cluster > 1 and (p.reduce != "block" or not self.sweeps):
+            raise IRError(
+                f"WORK: {p.cluster} blocks of a cluster share folds, of which REDUCE={p.reduce} leaves none"
+            )
         if p.reduce not in FOLD_THREADS:
             raise IRError(f"REDUCE={p.reduce} is none of {', '.join(FOLD_THREADS)}")
-        if p.reduce != "block" and not any(part.roles.swept for part in self.parts):
+        if p.reduce != "block" and not self.sweeps:
             raise IRError("REDUCE: the kernel folds nothing")
         if p.vector & (p.vector - 1) or p.vector > min(dict(p.tiles).get(p.vector_axis, 1), WIDEST_VECTOR):
             raise IRError(
@@ -194,8 +209,8 @@ class Rules:
         """The tiles of a part; raises where a tile is illegal."""
         sizes = dict(p.tiles)
         axes = {a: tile_axis(a, self.axes[a], sizes.get(a, 1), part.roles) for a in part.roles.order}
-        own = p.vector_axis in axes
-        return Tiles(axes, p.threads, p.vector if own else 1, p.vector_axis if own else None, p.reduce)
+        vector, along = (p.vector, p.vector_axis) if p.vector_axis in axes else (1, None)
+        return Tiles(axes, p.threads, vector, along, p.reduce, p.cluster)
 
     def us(self, p: Point) -> float:
         """The modelled time; infinite where the point is not legal."""
@@ -357,5 +372,9 @@ def _neighbours(p: Point, rules: Rules) -> Iterator[Point]:
             yield p.with_vector(axis, widest)
     if p.vector > 1:
         yield p.with_vector(p.vector_axis, p.vector // 2)
-    if any(part.roles.swept for part in rules.parts):
+    if rules.sweeps and p.cluster == 1:
         yield from (replace(p, reduce=r) for r in FOLD_THREADS if r != p.reduce)
+    if rules.sweeps and p.reduce == "block" and p.pieces == 1:
+        for count in (p.cluster // 2, p.cluster * 2):
+            if 1 <= count <= rules.subject.machine.cluster_blocks:
+                yield replace(p, cluster=count)

@@ -28,8 +28,10 @@ FOLD_THREADS = {"block": 1024, "lanes": 32, "serial": 1}
 LANES = 32
 MOST_WORDS = 128
 """Register words that the tiles of one thread may hold; larger tiles spill."""
-KEPT_WORDS = 18
+KEPT_WORDS = 16
 """Register words of a thread that addresses and loop counters take."""
+LEAST_PACKED = 64
+"""Elements of a 16-bit value in one thread from which on it stays packed (`codegen.packed`)."""
 WORDS_A_VALUE = 1.3
 WORDS_A_QUOTIENT = 0.5
 """Register words for each element of the widest tile that is computed, and more for each division of such elements."""
@@ -55,13 +57,27 @@ class Access:
 
 @dataclass(frozen=True)
 class Tiles:
-    """A choice: tile and role of every axis, threads of a block, elements a thread holds side by side, how folds go."""
+    """A choice: tile and role of every axis, threads of a block, elements a thread holds side by side, how folds go.
+
+    A tile is that of a cluster of `cluster` blocks.
+    """
 
     axes: Mapping[str, TileAxis]
-    threads: int
+    block: int
     vector: int
     vector_axis: str | None
     reduce: str = "block"
+    cluster: int = 1
+
+    @property
+    def threads(self) -> int:
+        """Threads that work on a tile."""
+        return self.block * self.cluster
+
+    @property
+    def sharing(self) -> int:
+        """Threads that may share a fold."""
+        return min(FOLD_THREADS[self.reduce], self.block) * self.cluster
 
     def elements(self, axes: frozenset[str]) -> int:
         """Positions of one tile over the axes."""
@@ -70,7 +86,7 @@ class Tiles:
     def held(self, axes: frozenset[str], swept: frozenset[str]) -> int:
         """Elements of such a tile in one thread, given which axes are swept and how many threads may share those."""
         folded = self.elements(axes & swept)
-        sharing = min(FOLD_THREADS[self.reduce], folded, self.threads)
+        sharing = min(self.sharing, folded)
         kept = -(-self.elements(axes - swept) * sharing // self.threads)
         kept = max(kept, self.run(axes - swept))
         return max(-(-folded // sharing), self.run(axes & swept)) * kept
@@ -144,26 +160,39 @@ class PartCost:
             if self.held(a.axes, c) > 1
         )
         sums = sum(n for axes in self.kept if (n := self.held(axes, c)) > 1)
+        if self.passes or self.packs(wide, c):
+            return loaded + sums
         return max(loaded, int((WORDS_A_VALUE + WORDS_A_QUOTIENT * self.quotients) * wide)) + sums
+
+    @property
+    def passes(self) -> bool:
+        """Whether each loaded value is folded at once, so that nothing is kept of what is computed of it."""
+        return not self.roles.written and set(self.sweeps.values()) == {1}
+
+    def packs(self, wide: int, c: Tiles) -> bool:
+        """Whether long rows of 16-bit values stay packed between sweeps that write nothing along them."""
+        halves = all(a.element_bytes == 2 for a in self.distinct_loads if self.held(a.axes, c) == wide)
+        return wide >= LEAST_PACKED and halves and not self.roles.written
 
     def most_words(self, c: Tiles) -> int:
         """Register words that the tiles of a thread may take."""
-        return min(MOST_WORDS, self.machine.registers_per_sm // c.threads - KEPT_WORDS)
+        return min(MOST_WORDS, self.machine.registers_per_sm // c.block - KEPT_WORDS)
 
     def resident(self, c: Tiles) -> int:
         """Blocks that a multiprocessor holds at a time."""
-        registers = -(-(self.words(c) + KEPT_WORDS) // 8) * 8 * c.threads
-        return max(1, min(self.machine.threads_per_sm // c.threads, self.machine.registers_per_sm // registers, 32))
+        registers = -(-(self.words(c) + KEPT_WORDS) // 8) * 8 * c.block
+        return max(1, min(self.machine.threads_per_sm // c.block, self.machine.registers_per_sm // registers, 32))
 
     def us(self, c: Tiles) -> float:
         """The modelled time: traffic, instructions and latency, which hide behind one another as blocks share a place."""
         m, rates = self.machine, self.machine.rates
         blocks = math.prod(c.axes[a].tiles for a in self.roles.grid)
-        share = max(blocks, 1) / m.sms
+        share = max(blocks, 1) * c.cluster / m.sms
         busy, resident = min(1.0, share), self.resident(c)
         memory, traffic, instructions = self.moved(c, blocks)
         work = sum(n * c.steps(axes) * self.repeats(axes, c) * self.held(axes, c) for axes, n in self.work.items())
         exchange, exchange_us = self.exchange(c)
+        exchange_us += rates.exchange_cluster_us if c.cluster > 1 else 0.0  # its blocks begin together
         instructions += rates.work * work + exchange + rates.kept
         issue = blocks * c.threads * instructions / (m.f32_flops_per_s / 2)
         waves = share / resident
@@ -175,7 +204,8 @@ class PartCost:
         order = min(rates.most_overlap, rates.overlap * max(1.0, min(resident, share)) ** rates.overlap_growth)
         total: float = (moved**order + (issue / busy * 1e6) ** order + latency**order) ** (1 / order)
         spare = 0.0 if self.roles.swept else max(0.0, math.log2(max(1, self.words(c)) / MAP_WORDS))
-        return (m.launch_us + total) * (1 + rates.spare * spare)
+        clustered = math.log2(c.cluster) if waves > 1 else 0.0
+        return (m.launch_us + total) * (1 + rates.spare * spare + rates.clustered * clustered)
 
     def moved(self, c: Tiles, blocks: int) -> tuple[float, float, float]:
         """Bytes from memory and through the L2 cache, and the instructions of a thread that move them."""
@@ -196,13 +226,14 @@ class PartCost:
         rates = self.machine.rates
         for kept, folded in (*self.folds, *self.scans):
             runs = c.elements(folded) // c.run(folded)
-            sharing = max(1, min(FOLD_THREADS[c.reduce], runs, c.threads))
+            sharing = max(1, min(c.sharing, runs))
             results = max(c.elements(kept) * sharing / c.threads, c.run(kept))
             results *= rates.scan * runs / sharing if (kept, folded) in self.scans else 1
             instructions += results * rates.shuffle * math.log2(min(sharing, LANES))
             if sharing > LANES:
-                instructions += results * rates.slot * c.threads / LANES
-                us += rates.exchange_block_us * (1 + c.threads / 2048)
+                instructions += results * rates.slot * c.block / LANES
+                us += rates.exchange_block_us * (1 + c.block / 2048)
+                us += rates.exchange_cluster_us if sharing > c.block else 0.0
             elif sharing > 1:
                 us += rates.exchange_lanes_us
         return instructions, us

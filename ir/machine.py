@@ -10,19 +10,22 @@ class Rates:
     """What the schedule model weighs by, as `python -m bench model` fits it to measured times.
 
     Times: a step of a stream from the issue of its loads to the use of the last; an instruction, to the thread that
-    waits for it; an exchange between the threads of a fold. Instructions: of an operator of the terms, and how many of
-    those a special function counts for; of an access, and of each 16-bit element that it moves; of a kernel whatever it
-    does; of a fold among lanes for each doubling, and of the fold of each warp's result; scans do `scan` times more.
+    waits for it; an exchange between the threads of a fold, in a block, a warp or a cluster. Instructions: of an
+    operator of the terms, and how many of those a special function counts for; of an access, and of each 16-bit element
+    that it moves; of a kernel whatever it does; of a fold among lanes for each doubling, and of the fold of each warp's
+    result; scans do `scan` times more.
     Shares by which a kernel gets slower: for each doubling of threads beyond the elements, of the runs shorter than a
-    line, of accesses narrower than the widest, and of registers beyond what keeps memory busy. `overlap` is how well
-    memory, arithmetic and latency hide behind one another: the order of their norm with one block on a multiprocessor,
-    how it grows with the number of blocks, and its limit.
+    line, of accesses narrower than the widest, of registers beyond what keeps memory busy, and of the blocks of a
+    cluster where a multiprocessor takes one after another. `overlap` is how well memory, arithmetic and latency hide
+    behind one another: the order of their norm with one block on a multiprocessor, how it grows with the number of
+    blocks, and its limit.
     """
 
     step_us: float = 0.5
     instruction_us: float = 0.0008
     exchange_block_us: float = 0.2
     exchange_lanes_us: float = 0.08
+    exchange_cluster_us: float = 0.8
     work: float = 1.4
     special: float = 6.0
     access: float = 2.0
@@ -35,6 +38,7 @@ class Rates:
     short_run: float = 0.06
     narrow: float = 0.01
     spare: float = 0.05
+    clustered: float = 0.1
     overlap: float = 2.0
     overlap_growth: float = 0.35
     most_overlap: float = 8.0
@@ -60,6 +64,7 @@ class Machine:
     registers_per_sm: int = 65536
     registers_per_thread: int = 255
     threads_per_sm: int = 2048
+    cluster_blocks: int = 1
     measured: bool = False
     rates: Rates = Rates()
 
@@ -78,6 +83,7 @@ H200 = Machine(
     0.5,
     232_448,
     233_472,
+    cluster_blocks=8,
     measured=True,
 )
 A100 = Machine(
@@ -125,6 +131,7 @@ B200 = Machine(
     0.5,
     232_448,
     233_472,
+    cluster_blocks=8,
 )
 RTX5090 = Machine(
     "NVIDIA RTX 5090",

@@ -18,7 +18,10 @@ LEAST_BYTES = 8
 
 
 def choose_hints(state: State) -> State:
-    """Stream the loads and the stores that touch every element of a large buffer once."""
+    """Stream the stores that touch every element of a large buffer once, and in a part that folds such loads too.
+
+    Where nothing is folded, many short blocks load at a time, and these are faster through the cache.
+    """
     buffers = {b.name: b for b in state.tile.buffers}
     statements = [s for p in state.tile.parts for s in tile.walk(p.body)]
     touched = Counter(s.buffer for s in statements if isinstance(s, TileLoad | TileStore))
@@ -27,6 +30,7 @@ def choose_hints(state: State) -> State:
     for part, plan in zip(state.tile.parts, state.plans, strict=True):
         values = tile.infer(part, buffers)
         accesses = dict(plan.accesses)
+        folds = any(isinstance(s, tile.TileFold | tile.Stream) for s in tile.walk(part.body))
         for s in tile.walk(part.body):
             if not isinstance(s, TileLoad | TileStore) or touched[s.buffer] > 1:
                 continue
@@ -34,7 +38,8 @@ def choose_hints(state: State) -> State:
             axes = values[s.out if isinstance(s, TileLoad) else s.value].free | access.offset.free
             wide = access.width * DTYPES[b.dtype].bytes >= LEAST_BYTES
             plain = isinstance(s, TileLoad) or s.monoid is None
-            if wide and plain and _bytes(b) >= least and _once(part, axes):
+            streamed = isinstance(s, TileStore) or folds
+            if wide and plain and streamed and _bytes(b) >= least and _once(part, axes):
                 accesses[access_name(s)] = replace(access, cache="stream")
         plans.append(replace(plan, accesses=accesses))
     return replace(state, plans=tuple(plans))

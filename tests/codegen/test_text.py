@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from codegen.compile import compile_all
+from codegen.compile import Binary, compile_all
 from codegen.cpu import CpuRunError, Program
+from codegen.disassemble import to_sass
 from codegen.emit import emit
 from codegen.lower import lower_tile
 from codegen.resources import complaints
@@ -54,9 +56,22 @@ def test_text_means_what_its_tile_program_means(
         np.testing.assert_allclose(got, values.astype(np.float64), rtol=room, atol=room, err_msg=out)
 
 
-def test_no_lowered_kernel_spills(kernels: dict[str, KernelProgram]) -> None:
-    made = compile_all([(emit(k), name) for name, k in kernels.items()], "sm_90a")
-    assert {b.name: complaints(b.log) for b in made if complaints(b.log)} == {}
+@pytest.fixture(scope="module")
+def binaries(kernels: dict[str, KernelProgram]) -> dict[str, Binary]:
+    return {b.name: b for b in compile_all([(emit(k), name) for name, k in kernels.items()], "sm_90a")}
+
+
+def test_no_lowered_kernel_spills(binaries: dict[str, Binary]) -> None:
+    assert {b.name: complaints(b.log) for b in binaries.values() if complaints(b.log)} == {}
+
+
+def test_nothing_touches_memory_before_the_wait_for_earlier_kernels(binaries: dict[str, Binary]) -> None:
+    for b in binaries.values():
+        early = b.ptx[: b.ptx.index("griddepcontrol.wait")]
+        assert not re.search(r"\b(ld|st|atom|red)\.(?!param)", early), b.name
+    for name in ("row in vectors", "a long row of 16-bit values stays packed", "row over blocks"):
+        early = to_sass(binaries[name].cubin).split("ACQBULK")[0]
+        assert not re.search(r"\b(LDG?|STG?|ATOMG?|REDG?)\b", early), name
 
 
 def test_a_packed_row_is_packed_again_behind_each_barrier_and_its_differences_are_computed_again():
@@ -70,11 +85,17 @@ def test_what_is_touched_once_is_streamed_where_the_cache_would_hold_it_in_vain(
     long = (
         "tile c\nschedule WORK=t128 TILE=i:1,j:1024/v8\n"
         "buffer x: bf16[{0}, 1024] input\nbuffer y: bf16[{0}, 1024] output\n"
-        "part i: grid {0}/1, j: grid 1024/1024\n  a = load x[i, j]\n  store y[i, j] = a\n"
+        "part i: grid {0}/1, j: {1} 1024/1024\n  a = load x[i, j]\n{2}  store y[i, j] = b\n"
     )
-    texts = {rows: emit(lower_tile(parse_tile(long.format(rows)), H200)) for rows in (64, 16384)}
-    assert "stream" not in texts[64]
-    assert "load8_stream(" in texts[16384] and "store8_stream(" in texts[16384]
+    copy, share = ("grid", "  b = map a\n"), ("whole", "  s = fold add over j of a\n  b = map bf16.op(a / s)\n")
+    texts = {
+        (rows, does): emit(lower_tile(parse_tile(long.format(rows, *does)), H200))
+        for rows in (64, 16384)
+        for does in (copy, share)
+    }
+    assert not any("stream" in texts[64, does] for does in (copy, share))
+    assert all("store8_stream(" in texts[16384, does] for does in (copy, share))
+    assert "load8_stream(" not in texts[16384, copy] and "load8_stream(" in texts[16384, share]
 
 
 SOWN = {

@@ -81,6 +81,12 @@ def test_a_line_is_put_into_canonical_spelling():
         ("WORK=t64 TILE=b:64,b:32", "once an axis"),
         ("WORK=t64 TILE=b:128 REDUCE=tree", "REDUCE=tree is none of block, lanes, serial"),
         ("WORK=t32 TILE=a:8,b:128 REDUCE=serial", "register words"),
+        ("WORK=t64+c3 TILE=b:128", "a cluster of 3 blocks is no power of two up to 8"),
+        ("WORK=t64+c16 TILE=b:128", "a cluster of 16 blocks is no power of two up to 8"),
+        (
+            "WORK=t64+c2 TILE=b:128 REDUCE=lanes",
+            "2 blocks of a cluster share folds, of which REDUCE=lanes leaves none",
+        ),
         ("WORK t64", "is not KEY=value"),
     ],
 )
@@ -90,6 +96,12 @@ def test_an_illegal_line_is_refused_with_the_reason_and_three_near_lines(line, w
         s.check(line)
     near = str(e.value).split("; near are ")[1].split(" | ")
     assert len(near) == 3 and all(s.check(n) in s.lines for n in near)
+
+
+def test_a_machine_without_clusters_has_no_line_of_them():
+    assert listed(scaled_rows()).check("WORK=t64+c2 TILE=b:128")
+    with pytest.raises(IRError, match="a cluster of 2 blocks is no power of two up to 1"):
+        listed(scaled_rows(), A100).check("WORK=t64+c2 TILE=b:128")
 
 
 def test_a_kernel_that_folds_nothing_has_no_way_of_folding():
