@@ -29,6 +29,7 @@ DECLARATIONS = """
 (relation ranged (E))
 (relation single (E String String E))
 (relation streams (E String))
+(relation carried (E))
 (relation le (E E))
 (relation nonpositive (E))
 (relation safe (E))

@@ -54,6 +54,11 @@ def node_term(n: ENode, kids: Sequence[T.Term]) -> T.Term:
     return made
 
 
+def _told(graph: EGraph) -> tuple[tuple[str, frozenset[int]], ...]:
+    """Facts of classes by name."""
+    return ("safe", graph.safe), ("positive", graph.positive), ("carried", graph.carried)
+
+
 def to_text(graph: EGraph) -> str:
     """One line a class: number, dtype, axes, facts, and every way to make it."""
     out = [f"{len(graph.classes)} classes, {graph.nodes} nodes, roots {' '.join(f'#{r}' for r in graph.roots)}"]
@@ -61,7 +66,7 @@ def to_text(graph: EGraph) -> str:
     for c, j in sorted(graph.streams):
         streams.setdefault(c, []).append(j)
     for c, nodes in graph.classes.items():
-        notes = [name for name, holds in (("safe", c in graph.safe), ("positive", c in graph.positive)) if holds]
+        notes = [name for name, members in _told(graph) if c in members]
         notes += [f"streams {j}" for j in streams.get(c, ())]
         ways = " | ".join([*map(describe, nodes), *map(describe, graph.tensors.get(c, ()))])
         axes = ", ".join(sorted(graph.free[c]))
@@ -78,8 +83,7 @@ def to_data(graph: EGraph) -> Json:
             "dtype": graph.dtype[c],
             "free": sorted(graph.free[c]),
             "folded": sorted(graph.folded[c]),
-            "safe": c in graph.safe,
-            "positive": c in graph.positive,
+            **{name: c in members for name, members in _told(graph)},
         }
         for c, nodes in graph.classes.items()
     }
@@ -153,11 +157,7 @@ def to_egg(graph: EGraph) -> str:
         out += [
             f"(set ({name} $c{c}) {_axes(of[c])})" for name, of in (("free", graph.free), ("folded", graph.folded))
         ]
-        out += [
-            f"({name} $c{c})"
-            for name, members in (("safe", graph.safe), ("positive", graph.positive))
-            if c in members
-        ]
+        out += [f"({name} $c{c})" for name, members in _told(graph) if c in members]
     out += [f'(streams $c{c} "{j}")' for c, j in sorted(graph.streams)]
     out += [f"(root {k} $c{c})" for k, c in enumerate(graph.roots)]
     return "\n".join(out)

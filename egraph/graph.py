@@ -88,7 +88,8 @@ class EGraph:
     `classes` holds sorted nodes; `roots[k]` is the class of `program.results[k].value`; `free` and `folded` are the
     axes a class depends on and folds over inside; `safe` classes are at most 0, so that their exp cannot overflow;
     `positive` classes are never negative (0 only by underflow); `streams` are (fold class, axis) whose prefix
-    recurrence can be built in one sweep; `new[axis, class]` is the class of the prefix value after a step.
+    recurrence can be built in one sweep; `new[axis, class]` is the class of the prefix value after a step; `carried`
+    classes are what streams of a fold, and are not to be folded otherwise.
     `tensors` are whole-tensor names that stand in a class and are not a way to compute it.
     Of a graph that was saturated with `explain`, `origin` names the law that first made a node (or `written`, or
     `demand`) and `joins` the laws that made one class of what stood in two.
@@ -102,6 +103,7 @@ class EGraph:
     safe: frozenset[int]
     positive: frozenset[int]
     streams: frozenset[tuple[int, str]]
+    carried: frozenset[int]
     new: Mapping[tuple[str, int], int]
     class_of: Mapping[Term, int]
     program: LoopProgram

@@ -63,6 +63,7 @@ class Reader:
             safe=frozenset(rank[c] for c in self._members("safe") if c in rank),
             positive=frozenset(rank[c] for c in self._members("positive") if c in rank),
             streams=frozenset((rank[c], j) for c, j in streams if c in rank),
+            carried=frozenset(rank[c] for c in self._members("carried") if c in rank),
             new=dict(sorted(((j, rank[c]), rank[n]) for (j, c), n in new.items() if c in rank and n in rank)),
             class_of={t: rank[c] for t, c in class_of.items()},
             program=self.program,

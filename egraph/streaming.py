@@ -72,7 +72,7 @@ DEMAND = f"""
 
 `renewed e j s g` says that New j of e, the sum of g over the axes s, is known of prefixes before. `marks g j z` says that
 z, a sum of shifts less themselves, is NaN where a shift in g is infinite, and else 0; none is `Identity`. `parts e j s g z`
-asks to stream e as what is summed where the mark z is a number, and z.
+asks to stream e as what is summed where the mark z is a number, and z; the former is only `carried`, by a stream.
 """
 
 
@@ -117,13 +117,34 @@ def sum_of_products_streams() -> list[Rule]:
     return [(body, f"(union (New j e) {new}) (renewed e j {_set('j')} g)")]
 
 
+def _kept(s: str, g: str) -> str:
+    """The sum of g over s where the mark z is a number."""
+    return f'(Fold {s} "add" (Select (Binary "eq" z z) {g} (Identity "add")))'
+
+
 @relational("streaming", "reassociating", "online")
 def streamed_sum_leaves_its_mark() -> list[Rule]:
     """A sum is that of the terms of finite shift, which streams, and a mark: 0, but NaN where a shift is infinite."""
-    kept = '(Fold s "add" (Select (Binary "eq" z z) g (Identity "add")))'
+    kept = _kept("s", "g")
     same = f"(union (New j e) (New j {kept})) (union (Old j e) (Old j {kept}))"
     body = '(parts e j s g z) (= e (Fold t "add" b)) (set-contains t j)'
-    return [(body, f'(union e (Binary "add" {kept} z)) {same} (streams {kept} j) (set (state e j) 2)')]
+    return [
+        (body, f'(union e (Binary "add" {kept} z)) {same} (streams {kept} j) (carried {kept}) (set (state e j) 2)')
+    ]
+
+
+@relational("streaming", "reassociating", "online")
+def quotient_by_streamed_sum_needs_no_mark() -> list[Rule]:
+    """Divided by a sum of exponentials, one of the same shift needs no mark: where that is infinite, 0 / 0 is NaN too."""
+    terms = "(marks {0} j z) (esplit {0} j {1} {2}) (exponential {1})"
+    sum_of = f'(= {{0}} (Binary "add" {{1}} z)) (= {{1}} {_kept("{2}", "{3}")})'
+    return [
+        (
+            f'(= e (Binary "mul" x (Unary "recip" y))) {sum_of.format("y", "k", "t", "h")} {terms.format("h", "b", "q")} '
+            f"{sum_of.format('x', 'l', 's', 'g')} {terms.format('g', 'a', 'r')}",
+            '(union e (Binary "mul" l (Unary "recip" k)))',
+        )
+    ]
 
 
 @relational("streaming", "reassociating", "online")

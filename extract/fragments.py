@@ -238,7 +238,12 @@ class Fragments:
         ]
         if not fitting:
             return None
-        best = min(fitting, key=lambda f: (len(buffers_read(f) - read), self.us(f), f.digest))
+
+        def price(f: Term) -> tuple[int, int, float, str]:
+            more = {*self._states(f, axis)} - {x, *updates}
+            return len(buffers_read(f) - read), len(more), self.us(f), f.digest
+
+        best = min(fitting, key=price)
         updates[x] = best
         return {**chosen, **self.choice.get(best, NO_CHOICE)}
 

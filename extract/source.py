@@ -119,6 +119,8 @@ class Source:
 
     def nodes(self, c: int) -> Iterator[ENode]:
         """The nodes that compute a class from other classes (a prefix value of an earlier step is a state)."""
+        if c in self.graph.carried:
+            return iter(())
         return (n for n in self.graph.classes[c] if n.op != "Prefix" or n.payload[0] == "old")
 
     def below(self, c: int) -> set[int]:

@@ -111,7 +111,7 @@ class Pick:
         if way is None:
             update = self.inner.get(self.graph.new[self.axis, c]) if c in self.states else None
             return update and (update[0][0], update[0][1] + 1, update[0][2] + 1)
-        total = None if way.op == "Prefix" else self._sum(way, self.outer)
+        total = None if way.op == "Prefix" or c in self.graph.carried else self._sum(way, self.outer)
         return total and (total[0], total[1] + self._folds(way), total[2])
 
     def _sum(self, n: ENode, best: Best) -> Cost | None:
