@@ -48,9 +48,11 @@ def _is_container(args: Sequence[Any]) -> bool:
 
 
 def widened(t: torch.Tensor) -> torch.Tensor:
-    """A private copy in float64 (integers and bools are copied as they are)."""
-    copied = t.detach().clone(memory_format=torch.preserve_format)
-    return copied.double() if t.dtype in FLOATS else copied
+    """A private copy in float64 with the same strides and overlaps (integers and bools are copied as they are)."""
+    last = sum((e - 1) * s for e, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else -1
+    memory = t.detach().as_strided((last + 1,), (1,))
+    copied = memory.to(torch.float64 if t.dtype in FLOATS else t.dtype, copy=True)
+    return copied.as_strided(t.shape, t.stride(), 0)
 
 
 def with_parameters(fn: Callable[..., Any], change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ def covering(
     allowed: Callable[[Mapping[str, Hashable]], bool] = lambda row: True,
     apart: Collection[tuple[str, str]] = (),
     seed: int = 0,
-    tries: int = 60,
+    tries: int = 20,
 ) -> list[Row]:
     """Rows in which all pairs of levels meet that allowed rows can hold, by greed (the AETG algorithm, Cohen 1997).
 
@@ -36,14 +36,14 @@ def covering(
         if allowed({a: x, b: y})
     }
     rows: list[Row] = []
-    while todo:
-        best: Row = {}
-        for _ in range(tries):
-            row = _filled(dict(rng.choice(sorted(todo, key=repr))), factors, allowed, todo, rng)
-            if not best or len(pairs_of(row) & todo) > len(pairs_of(best) & todo):
-                best = row
-        rows.append(best)
-        todo -= pairs_of(best)
+    left = sorted(todo, key=repr)
+    while left:
+        start = rng.choice(left)
+        tried = [row for _ in range(tries) if (row := _filled(dict(start), factors, allowed, todo, rng))]
+        if tried:
+            rows.append(max(tried, key=lambda row: len(pairs_of(row) & todo)))
+        todo -= pairs_of(rows[-1]) if tried else {start}
+        left = [p for p in left if p in todo]
     return rows
 
 
@@ -54,12 +54,17 @@ def _filled(
     todo: set[Pair],
     rng: random.Random,
 ) -> Row:
-    """The row with the missing factors, in a random order, at the levels that meet most of what is left."""
+    """The row with the missing factors, in a random order, at the levels that meet most of what is left; {} if stuck."""
     missing = [n for n in factors if n not in row]
     rng.shuffle(missing)
     for name in missing:
         levels = [v for v in factors[name] if allowed({**row, name: v})]
-        gains = {v: len(pairs_of({**row, name: v}) & todo) for v in levels}
-        most = max(gains.values())
-        row[name] = rng.choice([v for v in levels if gains[v] == most])
+        if not levels:
+            return {}
+        gains = [sum(_pair((name, v), other) in todo for other in row.items()) for v in levels]
+        row[name] = rng.choice([v for v, g in zip(levels, gains, strict=True) if g == max(gains)])
     return row
+
+
+def _pair(a: tuple[str, Hashable], b: tuple[str, Hashable]) -> Pair:
+    return (a, b) if a[0] < b[0] else (b, a)

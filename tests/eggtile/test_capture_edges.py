@@ -13,6 +13,7 @@ from eggtile.api import optimize
 from eggtile.capture import CaptureError
 from eggtile.check import check_on_cpu, judge
 from eggtile.pipeline import RequestError, compile_program
+from eggtile.reference import private_copy, widened
 
 Program = Callable[..., Any]
 
@@ -149,6 +150,24 @@ def test_the_gate_compares_strides_but_for_single_elements() -> None:
     assert judge("cpu", [x.as_strided((1, 4), (7, 1))], [x], [x.double()]).ok
     y = torch.zeros(4, 4)
     assert not judge("cpu", [y], [y.t()], [y.double()]).ok
+
+
+LAID = {
+    "every other": lambda: torch.randn(3, 14)[:, ::2],
+    "repeated": lambda: torch.randn(1, 4).expand(3, 4),
+    "transposed, from a later row": lambda: torch.randn(4, 5).t()[1:],
+    "none": lambda: torch.empty(0, 3),
+    "one integer": lambda: torch.tensor(2),
+}
+
+
+@pytest.mark.parametrize("name", LAID)
+def test_copies_for_a_reference_keep_strides_and_overlaps(name: str) -> None:
+    t = LAID[name]()
+    for copied in (widened(t), private_copy(t)):
+        assert copied.stride() == t.stride()
+        assert copied.numel() == 0 or copied.data_ptr() != t.data_ptr()
+        assert torch.equal(copied.to(t.dtype), t)
 
 
 # ---- outputs that alias

@@ -9,24 +9,32 @@ import numpy as np
 import pytest
 import torch
 
-from bench.cases.fixtures import FIXTURES, Fixture
+from bench.workers import Question
 from eggtile.check import check_on_cpu
 from eggtile.pipeline import Options, capture_and_lower, choose_forms
 from ir.loop_interp import run_form, run_loop
+from tests.fixture_forms import REPORTED, emitted, emulate, interpret, part, variations
 
 F = torch.nn.functional
-FOLDS = {
-    f.name: f
-    for f in FIXTURES
-    if f.name.startswith(("logsumexp", "softmax", "attention", "variance", "argmax", "rms"))
-}
-PART = np.random.default_rng(7).permutation(sorted(FOLDS))[:4]
-MANY = 10_000
+SEED = 7
+FORMS = [q for q in variations(REPORTED) if (q["extent"], q["dtype"], q["layout"]) == (7, "own", "contiguous")]
+TEXTS = [q for q in emitted(REPORTED, SEED) if q["extent"] <= 129]
+"""`python -m tests.fixture_forms` runs other extents and types too."""
 
 
-def small(fixture: Fixture) -> list[torch.Tensor]:
-    """Every thousandth element of a long row: the peak stands at a multiple of that."""
-    return [t[..., ::1000] if t.dim() and t.shape[-1] > MANY else t for t in fixture.inputs()]
+def name_of(question: Question) -> str:
+    return " ".join(str(v) for v in question.values())
+
+
+@pytest.mark.parametrize("question", part(FORMS, "1/10", SEED), ids=name_of)
+def test_every_form_of_a_reported_program_is_right(question: Question) -> None:
+    assert interpret(question)["wrong"] == []
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize("question", part(TEXTS, "1/10", SEED), ids=name_of)
+def test_the_text_of_a_form_of_a_reported_program_is_right(question: Question) -> None:
+    assert emulate({**question, "on": "cpu"})["wrong"] == []
 
 
 def assert_forms_right(fn: Callable[..., object], inputs: list[torch.Tensor], k: int) -> None:
@@ -40,18 +48,6 @@ def assert_forms_right(fn: Callable[..., object], inputs: list[torch.Tensor], k:
             got = run_form(form, given, exact=True)
             for name, right in want.items():
                 np.testing.assert_allclose(got[name], right, rtol=1e-9, atol=1e-12, err_msg=form.name)
-
-
-@pytest.mark.parametrize("name", FOLDS)
-def test_every_form_of_a_fold_is_right(name: str) -> None:
-    assert_forms_right(FOLDS[name].fn, small(FOLDS[name]), 4)
-
-
-@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
-@pytest.mark.parametrize("name", PART)
-def test_the_text_of_a_fold_is_right(name: str) -> None:
-    verdict = check_on_cpu(FOLDS[name].fn, small(FOLDS[name]), name)
-    assert verdict.ok, verdict
 
 
 ROWS = torch.randn((8, 40), generator=torch.Generator().manual_seed(3))
