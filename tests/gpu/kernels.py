@@ -1,7 +1,8 @@
 """Every distinct kernel of the suite's memory-bound cases at reduced sizes, compiled; this needs no GPU.
 
 Run as `python -m tests.gpu.kernels FILE`: writes the subjects of `tests.gpu.sanitize` and `tests.gpu.guards`. Each case is
-taken at its tiny size, and with few rows under the schedule lines of its full size, where they are legal for that.
+taken at its tiny size, and with few rows under the schedule lines of its full size, where they are legal for that. With
+`reported` after FILE the programs are those that other compilers got wrong.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 import torch
 
 from bench.cases import CASES, Case, case
+from bench.cases.fixtures import FIXTURES
 from bench.cases.spec import DTYPES, Built, Function
 from codegen.compile import compile_text
 from codegen.emit import emit
@@ -90,6 +92,19 @@ def subjects_of(name: str) -> list[Subject]:
     return [*found, subject(f"{name} own line", compile_kernels(compiled_at(fn, inputs)), inputs)]
 
 
+def reported(name: str) -> list[Subject]:
+    """A reported program with 129 elements on the axis of its fault; none where it calls PyTorch or writes an input."""
+    fixture = next(f for f in FIXTURES if f.name == name)
+    inputs = fixture.make(129)
+    compiled = compile_kernels(compiled_at(fixture.fn, inputs))
+    plan = plan_of(compiled)
+    if plan.eager is not None or plan.writes or not all(isinstance(s, Work) for s in plan.steps):
+        return []
+    made = subject(f"reported {name}", compiled, inputs)
+    given = {b.name: storage_array(t) for b, t in zip(plan.inputs, inputs, strict=True)}
+    return [replace(made, values={**made.values, **given})]
+
+
 def subject(name: str, compiled: Compiled, inputs: Sequence[torch.Tensor]) -> Subject:
     """The program with its cubins; every entry has a name of its own, so that a tool's report says which it is."""
     plan = plan_of(compiled)
@@ -126,16 +141,18 @@ def distinct(found: Sequence[Subject]) -> Iterator[Subject]:
             yield s
 
 
-def main(path: Path, jobs: int) -> None:
+def main(path: Path, kind: str, jobs: int) -> None:
     """Compile all subjects side by side and write them."""
-    names = [c.name for c in CASES if re.match(FAMILIES, c.name)]
+    suite = [c.name for c in CASES if re.match(FAMILIES, c.name)]
+    names = [f.name for f in FIXTURES if not f.large] if kind == "reported" else suite
+    made = reported if kind == "reported" else subjects_of
     spawned = get_context("spawn")  # a fork of a process with threads may hang
     with ProcessPoolExecutor(jobs, spawned, torch.set_num_threads, (1,)) as pool:
-        found = [s for group in pool.map(subjects_of, names) for s in group]
+        found = [s for group in pool.map(made, names) for s in group]
     kept = list(distinct(found))
     save(kept, path)
     print(f"{len(kept)} programs with {sum(len(s.steps) for s in kept)} kernels in {path}")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), os.cpu_count() or 2)
+    main(Path(sys.argv[1]), " ".join(sys.argv[2:]), os.cpu_count() or 2)
