@@ -27,6 +27,7 @@ from ir.loop_interp import run_form, run_loop
 from ir.machine import Machine
 from ir.schedule import parse_schedule
 from ir.term import Load, Term
+from ir.text import show_term
 
 CLASSES = ("exact", "finite", "reassociating", "rounding", "approximate")
 NOTES = ("gap", "stop", "traced", "dropped_rounds")
@@ -126,13 +127,15 @@ def kernel_row(
 
 
 def form_signature(form: Form) -> list[str]:
-    """Per kernel what it stores, its loops over each axis, contractions and states."""
+    """Per kernel what it stores, over which axes, its loops over each axis, contractions and states."""
     costs: Mapping[str, Cost] = form.details["kernels"]  # type: ignore[assignment]
     out = []
+    own = {b.name for b in form.buffers if b.role == "scratch"}
     for k in form.kernels:
         cost = costs[k.name]
         loops = " ".join(f"{a}:{n}" for a, n in sorted(cost.sweeps.items())) or "no loop"
-        made = ", ".join(dict.fromkeys(s.buffer for s in k.stores))
+        axes = {s.buffer: f"[{', '.join(map(show_term, s.index))}]" if s.buffer in own else "" for s in k.stores}
+        made = ", ".join(f"{buffer}{index}" for buffer, index in axes.items())
         counts = ((cost.contractions, "contraction"), (cost.states, "state"))
         more = "".join(f", {n} {name}{'s' * (n > 1)}" for n, name in counts if n)
         out.append(f"{k.name} makes {made}: {loops}{more}")

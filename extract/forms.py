@@ -23,7 +23,7 @@ from extract.items import Scope
 from extract.lineage import Reasons, named
 from extract.regions import cuts
 from extract.rounding import without_rounds
-from extract.source import Source
+from extract.source import Source, buffer_of
 from ir.loop import Form, KernelForm, LoopProgram
 from ir.machine import Machine
 
@@ -77,8 +77,8 @@ class Region:
         pricing = self.fragments.pricing
         speller = Speller(pricing.extents, pricing.buffers.values(), roles=True)
         for cover, picks in itertools.islice(self._covers(), 1 if k == 1 else TRIES * k):
-            signature = tuple(sorted((tuple(sorted(c.outs)), c.cost.shape) for c in picks))
-            if signature in out:
+            signature = self._signature(picks)
+            if signature in out or (out and not self._needed(picks)):
                 continue
             kernels = tuple(c.parts for c in picks)
             text = speller.kernels(map(self.candidates.kernel, picks)).text if k > 1 else ()
@@ -115,6 +115,20 @@ class Region:
             picks = [found[i] for i in cover.picks]
             if all(self._in_range(c, picks) for c in picks):
                 yield cover, picks
+
+    def _signature(self, picks: Sequence[Candidate]) -> tuple[object, ...]:
+        """Per kernel the results and the kinds of scratch buffers that it stores, and its loops and states."""
+
+        def stored(c: int) -> tuple[str, ...]:
+            source = self.scope.source
+            return (buffer_of(c),) if c in self.scope.roots else (source.dtype(c), *source.axes(c))
+
+        return tuple(sorted((tuple(sorted(map(stored, c.outs))), c.cost.shape) for c in picks))
+
+    def _needed(self, picks: Sequence[Candidate]) -> bool:
+        """Whether all that the kernels store is read: else the cover is another one with stores that are left out."""
+        read = set(self.scope.roots).union(*(c.inputs for c in picks))
+        return all(read.issuperset(c.outs) for c in picks)
 
     def _in_range(self, c: Candidate, picks: Sequence[Candidate]) -> bool:
         """Whether exponents which the graph trusts are as small as it says in the terms of the kernel, among these."""

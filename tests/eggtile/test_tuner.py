@@ -162,7 +162,7 @@ def test_emitted_text_passes_the_gate_and_faults_in_it_do_not(store: Evidence) -
 
 def test_a_line_with_two_launches_is_gated_and_timed_whole(store: Evidence) -> None:
     """The model's first line for few long columns splits them; a fault in the merge is seen."""
-    x = torch.randn(4096, 8)
+    x = torch.randn(1 << 16, 8)
     worker = Worker(command({}, emulated=True))
     tuner = Tuner(
         Options(evidence=store), WHERE, worker, Limits(lines=2, rounds=3, candidate_s=20.0, threads=2, work=1 << 20)

@@ -13,8 +13,10 @@ from extract.forms import default_form, forms
 from extract.key import canonical
 from ir import term as T
 from ir.loop import Form, LoopProgram
+from ir.loop_text import show_form
 from ir.machine import H200, Machine
 from ir.node import postorder
+from tests.egraph import written
 from tests.extract.programs import error, program
 
 TOLERANCE = 1e-9
@@ -80,6 +82,13 @@ def test_a_normalised_exponential_takes_one_loop_or_two() -> None:
     found = best(exponentials(6, 10), k=8)
     assert {loops(f, "j") for f in found if len(f.kernels) == 1} == {1, 2}
     assert loops(found[0], "j") == 1
+
+
+def test_no_form_is_listed_twice_because_a_kernel_could_store_more() -> None:
+    found = forms(saturate(written.program("u := add[d](X[i, d] * Y[d, e])\nadd[e](u * Z[e, c])")), H200, k=12)
+    texts = ["\n".join(show_form(f).splitlines()[2:]) for f in found]
+    assert len(texts) >= 4
+    assert len(set(texts)) == len(texts)
 
 
 def test_a_chain_of_contractions_has_forms_of_one_to_three_loops() -> None:
