@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from egraph.law import Rule, constant, fact, has_fold, law, no_fold, relational, varies
+from egraph.law import fact, law
 from ir.term import Term, Unary
-
-DEMAND = "(relation xneed (String E))"
 
 
 @law("approximate", "approximate", given=(fact("positive", "x"),))
@@ -36,25 +34,3 @@ def reciprocal_of_square_root(x: Term) -> tuple[Term, Term]:
 def reciprocal_of_exponential(x: Term) -> tuple[Term, Term]:
     """The reciprocal of an exponential is the exponential of the negated exponent."""
     return Unary("recip", Unary("exp", x)), Unary("exp", Unary("neg", x))
-
-
-@relational("approximate", "approximate", "hoist")
-def sum_of_shifted_products_is_a_sum_of_sums() -> list[Rule]:
-    """A sum over values shifted by a completed one is expanded; it may cancel, as a mean square less a squared mean."""
-    demand = f'(= e (Fold s "add" b)) (axis j) (set-contains s j) {has_fold("b", "j").facts}'
-    live = '(xneed j e) (= e (Binary "mul" x y)) (= x (Binary "add" p q))'
-    shifted = f"{has_fold('p', 'j').facts} {no_fold('q', 'j').facts}"
-    mixed = f"{constant('p', 'j').facts} {varies('q', 'j').facts}"
-    expanded = '(union e (Binary "add" (Binary "mul" p y) (Binary "mul" q y)))'
-    return [
-        (demand, "(xneed j b)"),
-        ('(xneed j e) (= e (Binary "mul" x y))', "(xneed j x) (xneed j y)"),
-        ('(xneed j e) (= e (Binary "add" x y))', "(xneed j x) (xneed j y)"),
-        ('(xneed j e) (= e (Unary "neg" x))', "(xneed j x)"),
-        (f"{live} {shifted}", expanded),
-        (f"{live} {mixed}", expanded),
-        (
-            '(= e (Fold s "add" b)) (xneed j b) (set-contains s j) (= b (Binary "add" x y))',
-            '(union e (Binary "add" (Fold s "add" x) (Fold s "add" y)))',
-        ),
-    ]

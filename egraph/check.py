@@ -18,6 +18,7 @@ AXES = {"r": 3, "s0": 3, "s1": 2, "t0": 4}
 SETS = {"s": (("s0",), ("s0", "s1")), "t": (("t0",),)}
 DTYPES = ("f32", "bf16", "f16", "f64", "i32")
 SCALES = (1.0, 40.0, 900.0)
+OFFSETS = (0.0, 0.0, 0.0, 3e4)  # values far from 0 show sums that cancel
 TOLERANCE = 1e-9
 ODD = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -1.0, 3e38, -3e38, 6e4, 1e-40, 0.1, 7.0)
 POWERS = (2.0, 0.25, -8.0)
@@ -61,6 +62,7 @@ def _sample(
     sets = {name: choices[trial % len(choices)] for name, choices in SETS.items()}
     bound: dict[str, T.Term] = {}
     values: dict[str, Array] = {}
+    offset = OFFSETS[trial % len(OFFSETS)]
     power = POWERS[trial % len(POWERS)]
     for name, kind in law.kinds.items():
         if kind not in ("Term", "Predicate"):
@@ -73,7 +75,7 @@ def _sample(
         axes = _axes(law, name, sets, rng)
         bound[name] = T.Var(name, own, axes)
         values[name] = _values(
-            law, facts[name], own, tuple(AXES[a] for a in axes), rng, SCALES[trial % len(SCALES)]
+            law, facts[name], own, tuple(AXES[a] for a in axes), rng, SCALES[trial % len(SCALES)], offset
         )
     left, right = (_instance(t, bound, sets, dtype) for t in sides)
     return Sample(left, right, values)
@@ -98,13 +100,19 @@ def _axes(law: Law, name: str, sets: Mapping[str, tuple[str, ...]], rng: np.rand
 
 
 def _values(
-    law: Law, facts: set[str], dtype: DType, shape: tuple[int, ...], rng: np.random.Generator, scale: float
+    law: Law,
+    facts: set[str],
+    dtype: DType,
+    shape: tuple[int, ...],
+    rng: np.random.Generator,
+    scale: float,
+    offset: float,
 ) -> Array:
     if dtype == "bool":
         return rng.random(shape) < 0.5
     if not is_float(dtype):
         return rng.integers(-9, 9, shape).astype(numpy_type(dtype))
-    out = rng.standard_normal(shape) * scale
+    out = rng.standard_normal(shape) * scale + offset
     if law.class_ in ("exact", "finite"):
         odd = [x for x in ODD if law.class_ == "exact" or np.isfinite(x)]
         out = np.where(rng.random(shape) < 0.6, rng.choice(odd, shape), out)

@@ -11,9 +11,7 @@ from egraph.law import LAWS, NUMERICS, Law
 __all__ = ["LAWS", "Law", "laws"]
 
 FAMILIES = (normal, contraction, rounding, streaming, translation, approximate)
-PLUMBING = "\n".join(
-    (magnitude.DEMAND, contraction.DEMAND, streaming.DEMAND, translation.DEMAND, approximate.DEMAND)
-)
+PLUMBING = "\n".join((magnitude.DEMAND, contraction.DEMAND, streaming.DEMAND, translation.DEMAND))
 """Relations and demand rules that the laws of several families share; they hold under every setting."""
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from egraph.check import counterexample
 from egraph.graph import EGraphError
-from egraph.law import Axes, Law, fact, two_sided, typed
+from egraph.law import Axes, Law, disjoint, fact, two_sided, typed
 from egraph.laws import LAWS, laws
 from ir.term import Binary, Fold, Round, Term, Unary, const
 
@@ -82,6 +82,13 @@ def negated_comparison_swaps(x: Term, y: Term) -> tuple[Term, Term]:
     return Unary("not", Binary("lt", x, y)), Binary("le", y, x)
 
 
+def squares_about_a_value_are_raw_moments(x: Term, m: Term, s: Axes) -> tuple[Term, Term]:
+    """A sum of (x - m)^2 is a sum of x^2 less m times the sums of x and of x - m."""
+    about = Binary("add", x, Unary("neg", m))
+    off = Unary("neg", Binary("mul", m, Binary("add", Fold(s, "add", x), Fold(s, "add", about))))
+    return Fold(s, "add", Binary("mul", about, about)), Binary("add", Fold(s, "add", Binary("mul", x, x)), off)
+
+
 FALSE_LAWS: list[Law] = [
     two_sided("false", "exact", given=(fact("zero", "c"),))(zero_absorbs),
     two_sided("false", "exact", given=(fact("zero", "c"),))(adding_zero),
@@ -92,6 +99,7 @@ FALSE_LAWS: list[Law] = [
     two_sided("false", "reassociating")(exponentials_multiply),
     two_sided("false", "reassociating")(logarithm_undoes_any_exponential),
     two_sided("false", "exact")(negated_comparison_swaps),
+    two_sided("false", "approximate", given=(disjoint("m", "s"),))(squares_about_a_value_are_raw_moments),
 ]
 
 
