@@ -105,6 +105,10 @@ def print_forms(part: dict[str, Any]) -> None:
         forms.setdefault(tuple(f["laws"]), []).append(str(f["id"]))
     for laws, ids in forms.items():
         typer.echo(f"laws of {', '.join(ids)}: {', '.join(laws) or 'none'}")
+    if best := part.get("default"):
+        missing = ", ".join(f"{x['law']} ({x['class']})" for x in best["missing"])
+        typer.echo(f"with --numerics default {best['cost_us']:.2f} us: " + "; ".join(best["signature"]))
+        typer.echo(f"strict lacks {missing}")
 
 
 def form_cells(f: dict[str, Any]) -> dict[str, str]:

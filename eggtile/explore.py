@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from eggtile.pipeline import Compiled, Region, at_pointer
+from eggtile.pipeline import Compiled, Region, at_pointer, choose_forms, restarted
 from eggtile.reduced import reduced
 from egraph.graph import EGraph
-from egraph.laws import LAWS
+from egraph.laws import LAWS, laws
 from egraph.trace import Explained
 from extract.cost import Cost, kernel_cost, sweeps
 from extract.facts import levels, swept
@@ -40,6 +40,8 @@ def report(compiled: Compiled, with_errors: bool = True) -> dict[str, Any]:
     """The object that `explore --json` prints (one region), or a list of such objects under `regions`."""
     with compiled.clock.span("report"):
         parts = [region_report(r, compiled.options.machine(), with_errors) for r in compiled.regions]
+        for part, found in zip(parts, withheld(compiled), strict=True):
+            part.update(found)
     head: dict[str, Any] = {"program": compiled.captured.program.name, "numerics": compiled.options.numerics}
     head |= parts[0] if len(parts) == 1 else {"regions": parts}
     return head | {"notes": list(compiled.captured.program.notes), "times": dict(compiled.clock.seconds)}
@@ -53,6 +55,21 @@ def region_report(region: Region, machine: Machine, with_errors: bool) -> dict[s
     known: dict[str, int] = {}
     rows = [form_row(i, f, region, machine, e, known) for i, (f, e) in enumerate(zip(listed, errors, strict=True))]
     return {"egraph": egraph_row(region.graph), "forms": rows}
+
+
+def withheld(compiled: Compiled) -> list[dict[str, Any]]:
+    """Under strict numerics, for each region that has a cheaper form under default: that form, and the laws it lacks."""
+    if compiled.options.numerics != "strict":
+        return [{} for _ in compiled.regions]
+    own = {law.name for law in laws("strict")}
+    wider = choose_forms(restarted(compiled, numerics="default", k=1, form=None, explain=True))
+    found: list[dict[str, Any]] = []
+    for region, other in zip(compiled.regions, wider.regions, strict=True):
+        best = other.chosen
+        missing = [{"law": name, "class": LAWS[name].class_} for name in best.laws if name not in own]
+        row = {"cost_us": best.cost_us, "signature": form_signature(best), "missing": missing}
+        found.append({"default": row} if missing and best.cost_us < region.chosen.cost_us else {})
+    return found
 
 
 def egraph_row(graph: EGraph) -> dict[str, Any]:

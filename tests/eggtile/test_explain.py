@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from bench.cases import case
 from eggtile.explore import form_errors, form_signature, report
 from eggtile.pipeline import Compiled, Options, RequestError, capture_and_lower, choose_forms
 from eggtile.why import chains
@@ -150,3 +152,24 @@ def test_laws_are_listed_by_whole_names_and_shown_with_sides_or_rules() -> None:
 
 def test_help_shows_what_stands_in_brackets() -> None:
     assert "dtype[shape]" in called("explore", "--help").stdout
+
+
+@pytest.mark.parametrize("name", ["at.sdpa_causal_32x2048x128", "at.hand_causal_32x2048x128"])
+def test_attention_in_bf16_streams_by_named_moves_of_roundings_which_strict_lacks(name: str) -> None:
+    built = case(name).built()
+    inputs = [torch.empty(i.shape, dtype=torch.bfloat16) for i in built.inputs]
+    best, strict = (
+        report(
+            choose_forms(capture_and_lower(built.fn, inputs, "p", Options(k=4, numerics=n, explain=True))), False
+        )
+        for n in ("default", "strict")
+    )
+    (chosen,) = (f for f in best["forms"] if f["chosen"])
+    assert [set(k["sweeps"].values()) for k in chosen["kernels"]] == [{1}]
+    moves = {name for name in chosen["laws"] if LAWS[name].class_ == "rounding"}
+    assert moves and "default" not in best
+    assert all(
+        max(sum((Counter(k["sweeps"]) for k in f["kernels"]), Counter()).values()) > 1 for f in strict["forms"]
+    )
+    assert moves <= {x["law"] for x in strict["default"]["missing"]}
+    assert strict["default"]["cost_us"] == chosen["cost_us"]
