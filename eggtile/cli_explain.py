@@ -190,6 +190,7 @@ def print_chains(found: list[dict[str, Any]]) -> None:
             typer.echo(f"     {line}")
         for n, s in enumerate(c["steps"], 1):
             error = "" if s["error"] is None else f", by numbers to {s['error']:.0e}".replace("0e+00", "0")
+            error = error if s["holds"] else ", BUT NOT BY NUMBERS"
             typer.echo(f"{n:3}. {'undo ' if s['undo'] else ''}{s['law']} ({s['class']}{error})")
             typer.echo(f"       {s['before']}\n    =  {s['after']}")
             for fact in s["given"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -122,7 +123,8 @@ def step_row(s: Step, names: Names, undo: bool = False) -> dict[str, Any]:
         "given": [sentence(g, names) for g in s.given],
         "sides": [show_term(t) for t in s.sides[::turn]],
         "variables": {v: names.short(t) for v, t in s.bound.items() if isinstance(t, Term)},
-        "error": s.error,
+        "error": s.error if s.error is None or math.isfinite(s.error) else None,
+        "holds": s.holds,
     }
 
 

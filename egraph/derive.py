@@ -3,7 +3,8 @@
 A step is one match of one law, replayed on terms: the two sides of the law under what its variables stand for. What a
 law needs of them, that a value is one part combined with another or that an exponent is never positive, is replayed
 before it, as a step of its own or as a fact; so the steps prove the last ones. Each is also checked by numbers, in
-float64 on random extents.
+float64 on random extents. A prefix of a sum in which every shift is infinite, since all of it is masked, is no number
+as written and is carried as 0: steps between prefixes are claims about those that are numbers.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ FACTS = {
     "leaves": "{} is in range by itself, as {} is",
 }
 EQUAL = "{} = {}"
+NUMBER = "{} is a number at this step"
 LARGEST = 6  # extents in a numeric check
 TOLERANCE = 1e-9
 
@@ -101,9 +103,10 @@ def derivation(graph: Explained, matches: Iterable[Match], seed: int = 0) -> Der
                 steps[key] = replace(steps[key], matches=(*steps[key].matches, m))
             else:
                 own = said.law_side(sides[0]), said.law_side(sides[1])
-                error = difference(graph.program, before, after, seed)
+                error, undefined = difference(graph.program, before, after, seed)
+                given = *said.given(), *(Given(NUMBER, (t,)) for t in undefined)
                 place = number.get(said.within(sides[0]), -1)
-                steps[key] = Step(*key, place, own, said.bound, said.given(), error, (m,))
+                steps[key] = Step(*key, place, own, said.bound, given, error, (m,))
     return Derivation(tuple(steps.values()), tuple(left.values()))
 
 
@@ -172,9 +175,10 @@ def _trivial(x: Term, y: Term) -> bool:
 # ---- numbers
 
 
-def difference(program: LoopProgram, before: Term, after: Term, seed: int) -> float | None:
+def difference(program: LoopProgram, before: Term, after: Term, seed: int) -> tuple[float | None, tuple[Term, ...]]:
     """The largest difference of two terms in float64 on random small extents, relative to the largest value or to 1,
-    since what cancels is compared too; None where there is no value.
+    since what cancels is compared too; None where there is no value. And, of terms that hold prefixes, which are NaN
+    where the other is not: there they are not compared.
     """
     rng = np.random.default_rng(seed)
     extents = {a: int(rng.integers(2, LARGEST)) for a in program.axes}
@@ -185,13 +189,18 @@ def difference(program: LoopProgram, before: Term, after: Term, seed: int) -> fl
         with np.errstate(all="ignore"):
             a, b = (np.asarray(evaluate(t, extents, buffers, order, exact=True), dtype=np.float64) for t in (x, y))
     except IRError:
-        return None
+        return None, ()
+    undefined: tuple[Term, ...] = ()
     same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if any(isinstance(t, T.Prefix) for t in postorder(before, after)):
+        one = np.isnan(a) != np.isnan(b)
+        undefined = tuple(t for t, v in ((before, a), (after, b)) if (one & np.isnan(v)).any())
+        same |= one
     with np.errstate(all="ignore"):
         apart = np.where(same, 0.0, np.abs(a - b))
     scale = float(np.max(np.abs(np.where(np.isfinite(a), a, 0.0)), initial=0.0))
     worst = float(np.max(apart, initial=0.0))
-    return float("inf") if np.isnan(worst) else worst / max(scale, 1.0)
+    return float("inf") if np.isnan(worst) else worst / max(scale, 1.0), undefined
 
 
 def _random(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from egraph.derive import Derivation, derivation, difference
+from egraph.derive import NUMBER, Derivation, derivation, difference
 from egraph.prefixes import spelled_out
 from egraph.saturate import saturate
 from egraph.trace import Explained
@@ -23,6 +23,7 @@ from tests.egraph.written import program as written
 from tests.extract.programs import program
 from tests.extract.test_laws_of_forms import PROGRAMS
 
+MASKED = "s := X[i, j] if P[i, j] else f32(-inf)\np := exp(s - max[j](s))\nadd[j](p / add[j](p) * V[j, e])"
 CASES: dict[str, tuple[LoopProgram, str]] = {
     **PROGRAMS,
     **{
@@ -35,6 +36,7 @@ CASES: dict[str, tuple[LoopProgram, str]] = {
         )
     },
     **{name: (written(SHIFTED[name][0]), "default") for name in ("covariance", "with a bias")},
+    "a row whose first keys may be masked": (written(MASKED, dtypes={"P": "bool"}), "default"),
     "two chains, cut between them": (
         written(
             "s := X[i, j]\nm := max[j](s)\np := exp(s - m)\no := bf16.op(add[j](p * V[j, e]) / add[j](p))\n"
@@ -83,6 +85,14 @@ def test_a_chain_with_a_step_left_out_or_changed_is_no_proof() -> None:
         assert gaps(graph, Derivation((*found.steps[:n], wrong, *found.steps[n + 1 :]), ()), reasons)
 
 
+def test_steps_between_prefixes_say_where_they_are_no_numbers() -> None:
+    graph = saturate(CASES["a row whose first keys may be masked"][0], explain=True)
+    assert isinstance(graph, Explained)
+    found, _ = derived(graph, forms(graph, H200)[0].details["reasons"])
+    partial = [s for s in found.steps if any(g.sentence == NUMBER for g in s.given)]
+    assert partial and all(any(isinstance(t, T.Prefix) for t in postorder(s.before, s.after)) for s in partial)
+
+
 def rows() -> tuple[LoopProgram, T.Term, T.Term]:
     p = program({"i": 3, "j": 5}, {"x": ("f32", ("i", "j"))}, [("o", ("i",), "max[j](x[i, j])")])
     (most,) = (t for t in postorder(p.results[0].value) if isinstance(t, T.Fold))
@@ -92,7 +102,7 @@ def rows() -> tuple[LoopProgram, T.Term, T.Term]:
 def test_a_prefix_is_the_fold_up_to_its_step() -> None:
     p, most, x = rows()
     new, old = (T.Prefix(which, "j", most) for which in ("new", "old"))
-    assert difference(p, new, T.Binary("max", old, x), 0) == 0.0
-    assert difference(p, new, T.Scan("j", "max", x), 0) == 0.0
-    assert difference(p, new, most, 0) != 0.0
+    assert difference(p, new, T.Binary("max", old, x), 0) == (0.0, ())
+    assert difference(p, new, T.Scan("j", "max", x), 0) == (0.0, ())
+    assert difference(p, new, most, 0)[0] != 0.0
     assert not any(isinstance(t, T.Prefix) for t in postorder(spelled_out(new, {"i": 3, "j": 5})))
