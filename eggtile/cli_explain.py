@@ -26,7 +26,7 @@ from eggtile.cli_options import (
     started,
 )
 from eggtile.differ import differences
-from eggtile.explore import form_signature, report
+from eggtile.explore import report
 from eggtile.explorer import page
 from eggtile.graph_dump import FORMATS, written
 from eggtile.pipeline import LISTED, Compiled, Region, RequestError, choose_forms, restarted
@@ -36,6 +36,7 @@ from eggtile.why import chains
 from egraph.laws import LAWS, Law
 from egraph.matches import parsed
 from egraph.matches import shown as spelled
+from extract.signature import form_signature
 from ir.text import show_term
 
 Dump = Annotated[Path, typer.Argument(help="A file that `dump --format json` wrote.", show_default=False)]

@@ -13,11 +13,12 @@ from eggtile.reduced import reduced
 from egraph.graph import EGraph
 from egraph.laws import LAWS, laws
 from egraph.trace import Explained
-from extract.cost import Cost, kernel_cost, sweeps
+from extract.cost import kernel_cost, sweeps
 from extract.facts import levels, swept
 from extract.key import Canonical, canonical
 from extract.memory import peak_bytes
 from extract.prices import Prices
+from extract.signature import form_signature
 from extract.spaces import default_schedule
 from extract.splits import split_axis
 from extract.stages import stages
@@ -27,7 +28,6 @@ from ir.loop_interp import run_form, run_loop
 from ir.machine import Machine
 from ir.schedule import parse_schedule
 from ir.term import Load, Term
-from ir.text import show_term
 
 CLASSES = ("exact", "finite", "reassociating", "rounding", "approximate")
 NOTES = ("gap", "stop", "traced", "dropped_rounds")
@@ -141,22 +141,6 @@ def kernel_row(
         "cost_us": cost.us,
         "measured_us": best.time_us if best else None,
     }
-
-
-def form_signature(form: Form) -> list[str]:
-    """Per kernel what it stores, over which axes, its loops over each axis, contractions and states."""
-    costs: Mapping[str, Cost] = form.details["kernels"]  # type: ignore[assignment]
-    out = []
-    own = {b.name for b in form.buffers if b.role == "scratch"}
-    for k in form.kernels:
-        cost = costs[k.name]
-        loops = " ".join(f"{a}:{n}" for a, n in sorted(cost.sweeps.items())) or "no loop"
-        axes = {s.buffer: f"[{', '.join(map(show_term, s.index))}]" if s.buffer in own else "" for s in k.stores}
-        made = ", ".join(f"{buffer}{index}" for buffer, index in axes.items())
-        counts = ((cost.contractions, "contraction"), (cost.states, "state"))
-        more = "".join(f", {n} {name}{'s' * (n > 1)}" for n, name in counts if n)
-        out.append(f"{k.name} makes {made}: {loops}{more}")
-    return out
 
 
 def reads(kernel: KernelForm) -> dict[str, int]:

@@ -19,6 +19,7 @@ from extract.evidence import Evidence
 from extract.forms import default_form, forms
 from extract.key import Canonical, canonical, form_key
 from extract.prices import USUAL, Prices
+from extract.signature import form_signature
 from extract.spaces import space
 from extract.stages import Stage, stages
 from extract.tiling import tile_program
@@ -254,13 +255,19 @@ def chosen_region(program: LoopProgram, graph: EGraph, options: Options) -> Regi
 
 
 def distinct(found: Sequence[Form], default: Form) -> list[Form]:
-    """The forms less those that differ from another by names alone; the form as written stands for its equal."""
+    """The forms less those that differ from another by names alone; the form as written stands for its equal.
+
+    One whose signature and cost are those of the form as written differs from it by trivial moves.
+    """
     unique: dict[str, Form] = {}
     for f in found:
         unique.setdefault(form_key(f), f)
     as_written = form_key(default)
-    if as_written in unique:
-        unique[as_written] = default
+    own = default.cost_us, form_signature(default)
+    alike = (k for k, f in unique.items() if (f.cost_us, form_signature(f)) == own)
+    key = as_written if as_written in unique else next(alike, None)
+    if key is not None:
+        unique[key] = default
     return [f if f is default else replace(f, name=f"f{n}") for n, f in enumerate(unique.values())]
 
 

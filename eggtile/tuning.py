@@ -14,7 +14,6 @@ import torch
 from codegen import gpu
 from codegen.worker import Worker
 from eggtile.candidates import Limits
-from eggtile.explore import form_signature
 from eggtile.pipeline import (
     TUNED,
     Compiled,
@@ -33,6 +32,7 @@ from eggtile.turn import card_lock
 from extract.cost import Cost
 from extract.key import canonical, form_key
 from extract.prices import OPTIMISM, USUAL
+from extract.signature import form_signature
 from ir.loop import Form, KernelForm
 
 

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from eggtile.explore import form_signature
 from eggtile.pipeline import Region, RequestError
 from egraph.derive import Derivation, Given, Step, derivation, shown
 from egraph.laws import LAWS
 from egraph.prefixes import over
 from egraph.trace import Explained
 from extract.lineage import Reasons
+from extract.signature import form_signature
 from ir.loop import Form
 from ir.node import postorder
 from ir.term import Term, Var

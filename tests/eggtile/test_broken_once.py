@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from eggtile.check import check_on_cpu
-from eggtile.explore import form_signature
 from eggtile.pipeline import LISTED, Options, Region, RequestError, capture_and_lower, choose_forms, compile_program
 from eggtile.planning import plan_of
 from eggtile.runtime import execution_for
+from extract.signature import form_signature
 
 
 def rand(*shape: int) -> torch.Tensor:

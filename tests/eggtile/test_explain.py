@@ -12,11 +12,12 @@ import torch
 from torch.nn import functional as F
 
 from bench.cases import case
-from eggtile.explore import form_errors, form_signature, report
+from eggtile.explore import form_errors, report
 from eggtile.pipeline import Compiled, Options, RequestError, capture_and_lower, choose_forms
 from eggtile.why import chains
 from egraph.laws import LAWS
 from extract.cost import sweeps as sweeps_of
+from extract.signature import form_signature
 from ir.node import postorder
 from ir.term import Fold, Term, Unary
 from tests.eggtile.test_cli import called
