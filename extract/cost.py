@@ -124,7 +124,7 @@ class Pricing:
         number = {axes: k for k, axes in enumerate({w.axes, *w.counts, *(a for t in traffic for a in t.missing)})}
         counts = [(number[a], [c.get(u, 0.0) for u in UNITS]) for a, c in w.counts.items()]
         moved = [([number[a] for a in t.missing], t.bytes * t.visits) for t in traffic]
-        loops = max(w.sweeps.values(), default=0)
+        loops = max((w.folds if self._stays(w) else w.sweeps).values(), default=0)
         spans: list[Spans] = []
         for groups, share in _tiles(w, main):
             spans = spans or [_along(w, axes, groups) for axes in number]
@@ -138,6 +138,11 @@ class Pricing:
             )
             cache = sum(n * max([repeats[k] for k in at]) for at, n in moved)
             yield _Tiled(seconds, fetched, cache, repeats[number[w.axes]], tiles, loops, w.states)
+
+    def _stays(self, w: PartWork) -> bool:
+        """Whether all that the part loops over stays in a block, so that it is folded without being loaded anew."""
+        looped = (w.points(load.free & frozenset(w.folds)) * bytes_of(load.dtype) for load in w.loads)
+        return not w.contractions and max(looped, default=0) <= ROW_BYTES
 
     def _fetched(self, traffic: Iterable[_Traffic]) -> tuple[int, int]:
         """Bytes that come from memory and, where an earlier kernel made them, from cache; a buffer comes once."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from ir import term as T
+from ir.node import postorder
 from ir.term import Term
 
 V = TypeVar("V")
@@ -68,6 +69,27 @@ def levels(t: Term, kids: list[Levels]) -> Levels:
     for axis in swept(t):
         out[axis] = out.get(axis, 0) + 1
     return out
+
+
+@Fact
+def folds(t: Term, kids: list[Levels]) -> Levels:
+    """Per axis, the number of dependent folds over it where all its positions are at hand.
+
+    A stream then folds one state after another, where the update of one reads that of the other.
+    """
+    out = dict(levels.rule(t, kids))
+    if isinstance(t, T.Stream):
+        out[t.axis] += _chain(t) - 1
+    return out
+
+
+def _chain(t: T.Stream) -> int:
+    """The most states of a stream of which each reads the new value of the one before."""
+    inside = {c.update: set(postorder(c.update)) for c in t.carries}
+    depth: dict[Term, int] = {}
+    for update in sorted(inside, key=lambda u: len(inside[u])):
+        depth[update] = 1 + max((depth[u] for u in inside[update] - {update} if u in depth), default=0)
+    return max(depth.values())
 
 
 @Fact

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from extract.facts import levels, masks, open_states, product, streams, swept
+from extract.facts import folds, levels, masks, open_states, product, streams, swept
 from ir import term as T
 from ir.dtype import DTYPES, Array, is_float
 from ir.node import postorder
@@ -249,10 +249,7 @@ class PartWork:
         self.flops = found.flops
         self.contractions = [i.contraction for i in noted if i.contraction is not None]
         self.states = len({c.name for t in outs for s in streams(t) for c in s.carries})
-        self.sweeps: dict[str, int] = {}
-        for t in outs:
-            for axis, n in levels(t).items():
-                self.sweeps[axis] = max(self.sweeps.get(axis, 0), n)
+        self.sweeps, self.folds = _most(map(levels, outs)), _most(map(folds, outs))
         self.loads: dict[T.Load, list[tuple[Axes, Context]]] = defaultdict(list)
         self.counts: dict[Axes, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         kept = _kept_shares(outs, axes, works.extents)
@@ -273,6 +270,14 @@ class PartWork:
             return spans, c.points, self.points(m), self.points(n), c.a.digest
 
         return max(self.contractions, key=weight, default=None)
+
+
+def _most(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The largest number of every axis."""
+    out: dict[str, int] = {}
+    for found in counts:
+        out.update({axis: max(n, out.get(axis, 0)) for axis, n in found.items()})
+    return out
 
 
 def _kept_shares(outs: Iterable[Term], axes: Axes, extents: Mapping[str, int]) -> dict[str, float]:

@@ -81,7 +81,11 @@ def test_a_row_fold_and_its_reader_are_one_kernel() -> None:
 def test_a_normalised_exponential_takes_one_loop_or_two() -> None:
     found = best(exponentials(6, 10), k=8)
     assert {loops(f, "j") for f in found if len(f.kernels) == 1} == {1, 2}
-    assert loops(found[0], "j") == 1
+
+
+def test_only_a_row_that_does_not_stay_is_streamed_to_save_a_loop() -> None:
+    assert loops(best(exponentials(64, 4096))[0], "j") == 2
+    assert loops(best(exponentials(64, 1 << 18))[0], "j") == 1
 
 
 def test_no_form_is_listed_twice_because_a_kernel_could_store_more() -> None:
