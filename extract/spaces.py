@@ -21,13 +21,15 @@ from itertools import permutations
 
 from extract.roles import cluster, folding, is_fallback, listed_tiles, padded, pieces, threads, tile_axis
 from extract.splits import Piece, split, split_axis, split_counts
-from extract.tile_cost import FOLD_THREADS, PartCost, Tiles
+from extract.tile_cost import FOLD_THREADS, PartCost
+from extract.tiles import Choice, Tiles
 from ir.loop import Buffer, KernelForm
 from ir.machine import Machine
 from ir.node import IRError
 from ir.schedule import Schedule, parse_schedule, schedule
 
 KEYS = ("WORK", "TILE", "REDUCE")
+FOLDING = ("block", *FOLD_THREADS)
 LANES = 32
 LEAST_THREADS, MOST_THREADS = 64, 1024
 FALLBACK_THREADS = 128
@@ -118,7 +120,8 @@ class Space:
 
         def distance(s: Schedule) -> float:
             own = _numbers(str(s))
-            return sum(abs(math.log2(own.get(k, 1) / wanted.get(k, 1))) for k in {*own, *wanted})
+            apart = sum(abs(math.log2(own.get(k, 1) / wanted.get(k, 1))) for k in {*own, *wanted})
+            return apart + (_words(str(s)) != _words(line)) / 2
 
         return tuple(sorted(self.lines, key=distance)[:count])
 
@@ -126,6 +129,11 @@ class Space:
 def _numbers(line: str) -> dict[str, int]:
     """Every number of a line by the word before it."""
     return {name: max(1, int(number)) for name, number in re.findall(r"(\w*?[a-z]\d*:|[a-z]+)(\d+)", line)}
+
+
+def _words(line: str) -> str:
+    """The line without its numbers."""
+    return re.sub(r"\d+", "", line)
 
 
 @dataclass(frozen=True)
@@ -186,8 +194,8 @@ class Rules:
             raise IRError(
                 f"WORK: {p.cluster} blocks of a cluster share folds, of which REDUCE={p.reduce} leaves none"
             )
-        if p.reduce not in FOLD_THREADS:
-            raise IRError(f"REDUCE={p.reduce} is none of {', '.join(FOLD_THREADS)}")
+        if p.reduce not in FOLDING:
+            raise IRError(f"REDUCE={p.reduce} is none of {', '.join(FOLDING)}")
         if p.reduce != "block" and not self.sweeps:
             raise IRError("REDUCE: the kernel folds nothing")
         if p.vector & (p.vector - 1) or p.vector > min(dict(p.tiles).get(p.vector_axis, 1), WIDEST_VECTOR):
@@ -210,7 +218,7 @@ class Rules:
         sizes = dict(p.tiles)
         axes = {a: tile_axis(a, self.axes[a], sizes.get(a, 1), part.roles) for a in part.roles.order}
         vector, along = (p.vector, p.vector_axis) if p.vector_axis in axes else (1, None)
-        return Tiles(axes, p.threads, vector, along, p.reduce, p.cluster)
+        return part.tiles(axes, Choice(p.threads, vector, along, p.reduce, p.cluster))
 
     def us(self, p: Point) -> float:
         """The modelled time; infinite where the point is not legal."""
@@ -373,7 +381,7 @@ def _neighbours(p: Point, rules: Rules) -> Iterator[Point]:
     if p.vector > 1:
         yield p.with_vector(p.vector_axis, p.vector // 2)
     if rules.sweeps and p.cluster == 1:
-        yield from (replace(p, reduce=r) for r in FOLD_THREADS if r != p.reduce)
+        yield from (replace(p, reduce=r) for r in FOLDING if r != p.reduce)
     if rules.sweeps and p.reduce == "block" and p.pieces == 1:
         for count in (p.cluster // 2, p.cluster * 2):
             if 1 <= count <= rules.subject.machine.cluster_blocks:

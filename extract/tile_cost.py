@@ -5,28 +5,29 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from extract.facts import levels, swept
 from extract.roles import Roles, roles, strides
+from extract.tiles import VECTOR_BYTES, Access, Choice, Tiles
+from extract.warps import LINE_BYTES, SECTOR_BYTES, Digits, Request, dealt, request
 from ir import term as T
-from ir.dtype import DTYPES
 from ir.loop import Buffer, Part
 from ir.machine import Machine
 from ir.node import postorder
 from ir.tile import TileAxis
 
-SECTOR_BYTES, LINE_BYTES = 32, 128
-VECTOR_BYTES = 16
 MAP_WORDS = 20
 """Register words beyond which a thread of a kernel without sweeps holds more than it needs to keep memory busy."""
 QUOTIENTS = ("recip", "sigmoid")
 CHEAP = ("neg", "abs", "not", "invert", "isnan")
-FOLD_THREADS = {"block": 1024, "lanes": 32, "serial": 1}
-"""Per way of folding: the threads that may share a fold."""
-LANES = 32
-MOST_WORDS = 128
+FOLD_THREADS = {"lanes": 32, "serial": 1}
+"""Per way of folding: the threads that may share a fold; all of them where it is not named."""
+STAGED_BYTES = 32768
+"""The largest tile that a load brings into its layout through shared memory."""
+STORE_WEIGHT = 4
+"""The say of a store in which axis has neighbouring lanes, beside that of a load."""
+MOST_WORDS = 136
 """Register words that the tiles of one thread may hold; larger tiles spill."""
 KEPT_WORDS = 16
 """Register words of a thread that addresses and loop counters take."""
@@ -35,69 +36,6 @@ LEAST_PACKED = 64
 WORDS_A_VALUE = 1.3
 WORDS_A_QUOTIENT = 0.5
 """Register words for each element of the widest tile that is computed, and more for each division of such elements."""
-
-
-@dataclass(frozen=True)
-class Access:
-    """A load or a store: its buffer, the axes it runs over and the strides of those that are linear in its index."""
-
-    buffer: Buffer
-    axes: frozenset[str]
-    strides: Mapping[str, int]
-
-    @property
-    def element_bytes(self) -> int:
-        return DTYPES[self.buffer.dtype].bytes
-
-    @cached_property
-    def contiguous(self) -> str | None:
-        """The axis along which neighbours lie side by side."""
-        return next((a for a, s in self.strides.items() if s == 1), None)
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """A choice: tile and role of every axis, threads of a block, elements a thread holds side by side, how folds go.
-
-    A tile is that of a cluster of `cluster` blocks.
-    """
-
-    axes: Mapping[str, TileAxis]
-    block: int
-    vector: int
-    vector_axis: str | None
-    reduce: str = "block"
-    cluster: int = 1
-
-    @property
-    def threads(self) -> int:
-        """Threads that work on a tile."""
-        return self.block * self.cluster
-
-    @property
-    def sharing(self) -> int:
-        """Threads that may share a fold."""
-        return min(FOLD_THREADS[self.reduce], self.block) * self.cluster
-
-    def elements(self, axes: frozenset[str]) -> int:
-        """Positions of one tile over the axes."""
-        return math.prod(self.axes[a].tile for a in axes)
-
-    def held(self, axes: frozenset[str], swept: frozenset[str]) -> int:
-        """Elements of such a tile in one thread, given which axes are swept and how many threads may share those."""
-        folded = self.elements(axes & swept)
-        sharing = min(self.sharing, folded)
-        kept = -(-self.elements(axes - swept) * sharing // self.threads)
-        kept = max(kept, self.run(axes - swept))
-        return max(-(-folded // sharing), self.run(axes & swept)) * kept
-
-    def run(self, axes: frozenset[str]) -> int:
-        """Elements that a thread holds at least of a tile over the axes."""
-        return min(self.vector, self.axes[self.vector_axis].tile) if self.vector_axis in axes else 1
-
-    def steps(self, axes: frozenset[str]) -> int:
-        """Steps of the streams over the streamed ones among the axes."""
-        return math.prod(a.tiles for a in self.axes.values() if a.role == "stream" and a.name in axes)
 
 
 class PartCost:
@@ -133,6 +71,12 @@ class PartCost:
         return [*self.loads, *self.stores]
 
     @cached_property
+    def nearest(self) -> dict[str, float]:
+        """The shortest stride with which an access walks along each axis."""
+        steps = [(a, step) for access in self.accesses for a, step in access.strides.items()]
+        return {a: min((n for b, n in steps if a == b), default=math.inf) for a in self.roles.order}
+
+    @cached_property
     def near(self) -> list[str]:
         """Axes along which some access has its neighbours, then swept ones, fastest first."""
         side_by_side = {x.contiguous for x in self.accesses}
@@ -147,19 +91,25 @@ class PartCost:
         """Loads whose values a thread may hold at one time."""
         return list({(a.buffer.name, a.axes): a for a in self.loads}.values())
 
-    def held(self, axes: frozenset[str], c: Tiles) -> int:
-        """Elements of a tile over the axes in one thread."""
-        return c.held(axes, self.roles.swept)
+    def tiles(self, axes: Mapping[str, TileAxis], choice: Choice) -> Tiles:
+        """The tiles of a choice, whose threads go along the axes in the order of `thread_order`."""
+        order = self.thread_order(axes)
+        return Tiles(axes, choice, order, self.dealt(order, axes, choice))
+
+    def dealt(self, order: Sequence[str], axes: Mapping[str, TileAxis], choice: Choice) -> dict[str, Digits]:
+        """The threads along each axis when they are dealt out in an order."""
+        sharing = FOLD_THREADS.get(choice.reduce, choice.threads)
+        most = {a: sharing if a in self.roles.swept else choice.threads for a in order}
+        runs = {a: choice.run(axes[a]) for a in order}
+        return dealt(((a, axes[a].tile, runs[a], most[a]) for a in order), choice.threads, choice.block)
 
     def words(self, c: Tiles) -> int:
         """Register words that the tiles of a thread take: what it loads at once or computes of that, and its sums."""
-        wide = max((self.held(axes, c) for axes in self.work), default=1)
+        wide = max((c.held(axes) for axes in self.work), default=1)
         loaded = sum(
-            max(1, self.held(a.axes, c) * a.element_bytes // 4)
-            for a in self.distinct_loads
-            if self.held(a.axes, c) > 1
+            max(1, c.held(a.axes) * a.element_bytes // 4) for a in self.distinct_loads if c.held(a.axes) > 1
         )
-        sums = sum(n for axes in self.kept if (n := self.held(axes, c)) > 1)
+        sums = sum(n for axes in self.kept if (n := c.held(axes)) > 1)
         if self.passes or self.packs(wide, c):
             return loaded + sums
         return max(loaded, int((WORDS_A_VALUE + WORDS_A_QUOTIENT * self.quotients) * wide)) + sums
@@ -171,69 +121,94 @@ class PartCost:
 
     def packs(self, wide: int, c: Tiles) -> bool:
         """Whether long rows of 16-bit values stay packed between sweeps that write nothing along them."""
-        halves = all(a.element_bytes == 2 for a in self.distinct_loads if self.held(a.axes, c) == wide)
+        halves = all(a.element_bytes == 2 for a in self.distinct_loads if c.held(a.axes) == wide)
         return wide >= LEAST_PACKED and halves and not self.roles.written
 
     def most_words(self, c: Tiles) -> int:
         """Register words that the tiles of a thread may take."""
-        return min(MOST_WORDS, self.machine.registers_per_sm // c.block - KEPT_WORDS)
+        return min(MOST_WORDS, self.machine.registers_per_sm // c.choice.block - KEPT_WORDS)
 
     def resident(self, c: Tiles) -> int:
         """Blocks that a multiprocessor holds at a time."""
-        registers = -(-(self.words(c) + KEPT_WORDS) // 8) * 8 * c.block
-        return max(1, min(self.machine.threads_per_sm // c.block, self.machine.registers_per_sm // registers, 32))
+        registers = -(-(self.words(c) + KEPT_WORDS) // 8) * 8 * c.choice.block
+        return max(
+            1, min(self.machine.threads_per_sm // c.choice.block, self.machine.registers_per_sm // registers, 32)
+        )
 
     def us(self, c: Tiles) -> float:
         """The modelled time: traffic, instructions and latency, which hide behind one another as blocks share a place."""
         m, rates = self.machine, self.machine.rates
         blocks = math.prod(c.axes[a].tiles for a in self.roles.grid)
-        share = max(blocks, 1) * c.cluster / m.sms
+        share = max(blocks, 1) * c.choice.cluster / m.sms
         busy, resident = min(1.0, share), self.resident(c)
         memory, traffic, instructions = self.moved(c, blocks)
-        work = sum(n * c.steps(axes) * self.repeats(axes, c) * self.held(axes, c) for axes, n in self.work.items())
+        work = sum(n * c.steps(axes) * self.repeats(axes, c) * c.held(axes) for axes, n in self.work.items())
         exchange, exchange_us = self.exchange(c)
-        exchange_us += rates.exchange_cluster_us if c.cluster > 1 else 0.0  # its blocks begin together
+        exchange_us += rates.exchange_cluster_us if c.choice.cluster > 1 else 0.0  # its blocks begin together
         instructions += rates.work * work + exchange + rates.kept
-        issue = blocks * c.threads * instructions / (m.f32_flops_per_s / 2)
+        issue = blocks * c.choice.threads * instructions / (m.f32_flops_per_s / 2)
         waves = share / resident
         waves = max(1.0, waves + (math.ceil(waves) - waves) / 2)
         latency = waves * (rates.step_us * self.chain(c) + exchange_us + rates.instruction_us * instructions)
-        widest = max((c.elements(axes) // c.run(axes) for axes in self.work), default=1)
-        idle = max(0.0, math.log2(c.threads / widest))
+        widest = max(self.work, key=c.elements, default=frozenset[str]())
+        idle = math.log2(c.choice.threads * c.held(widest) / c.elements(widest))
         moved = max(memory / m.copy_bytes_per_s, traffic / m.l2_bytes_per_s) / busy * 1e6 * (1 + rates.idle * idle)
         order = min(rates.most_overlap, rates.overlap * max(1.0, min(resident, share)) ** rates.overlap_growth)
         total: float = (moved**order + (issue / busy * 1e6) ** order + latency**order) ** (1 / order)
         spare = 0.0 if self.roles.swept else max(0.0, math.log2(max(1, self.words(c)) / MAP_WORDS))
-        clustered = math.log2(c.cluster) if waves > 1 else 0.0
+        clustered = math.log2(c.choice.cluster) if waves > 1 else 0.0
         return (m.launch_us + total) * (1 + rates.spare * spare + rates.clustered * clustered)
 
     def moved(self, c: Tiles, blocks: int) -> tuple[float, float, float]:
         """Bytes from memory and through the L2 cache, and the instructions of a thread that move them."""
         memory = traffic = instructions = 0.0
         rates = self.machine.rates
-        for access in self.accesses:
-            steps, held = c.steps(access.axes) * self.repeats(access.axes, c), self.held(access.axes, c)
-            moved = blocks * steps * c.elements(access.axes) * access.element_bytes / self.efficiency(access, c)
+        for n, access in enumerate(self.accesses):
+            steps, held = c.steps(access.axes) * self.repeats(access.axes, c), c.held(access.axes)
+            touched = self.request(access, c, n < len(self.loads))
+            moved = blocks * steps * c.elements(access.axes) * access.element_bytes * touched.waste
             traffic += moved
             memory += min(access.buffer.bytes, moved) * self.scatter(access, c)
-            accesses = -(-held // self.width(access, c))
-            instructions += steps * (rates.access * accesses + rates.widened * held * (access.element_bytes == 2))
+            accesses = -(-held // self.width(access, c)) * (rates.access + rates.line * touched.spare_lines)
+            instructions += steps * (accesses + rates.widened * held * (access.element_bytes == 2))
         return memory, traffic, instructions
+
+    def thread_order(self, axes: Mapping[str, TileAxis]) -> list[str]:
+        """Axes from the first to get threads: that along which most is moved side by side, then those that stay apart."""
+        votes = dict.fromkeys(self.roles.order, 0)
+        for n, access in enumerate(self.accesses):
+            if access.contiguous is not None:
+                weight = 1 if n < len(self.loads) else STORE_WEIGHT
+                votes[access.contiguous] += weight * math.prod(axes[a].tile for a in access.axes)
+        place = {a: k for k, a in enumerate(self.roles.order)}
+        near = sorted(place, key=lambda a: (-votes[a], self.nearest[a], -place[a]))
+        return near[:1] + sorted(near[1:], key=self.roles.swept.__contains__)
+
+    def request(self, access: Access, c: Tiles, loads: bool) -> Request:
+        """What a warp touches at once; a load whose neighbours lie in other warps changes its layout in shared memory."""
+        size, near, digits = access.element_bytes, access.contiguous, c.digits
+        first = next((a for a in c.order if digits[a].count > 1), None)
+        if loads and near not in (None, first) and c.choice.cluster == 1:
+            small = c.elements(access.axes) * size <= STAGED_BYTES
+            if small and c.axes[near].tile * size >= SECTOR_BYTES:
+                digits = self.dealt([near, *(a for a in c.order if a != near)], c.axes, c.choice)
+        steps = [(d.lanes, d.run * access.strides.get(a, 0) * size) for a, d in digits.items()]
+        return request(self.width(access, c) * size, steps)
 
     def exchange(self, c: Tiles) -> tuple[float, float]:
         """Instructions of a thread, and the time it waits, for the folds that threads share."""
         instructions = us = 0.0
-        rates = self.machine.rates
+        rates, block = self.machine.rates, c.choice.block
         for kept, folded in (*self.folds, *self.scans):
-            runs = c.elements(folded) // c.run(folded)
-            sharing = max(1, min(c.sharing, runs))
-            results = max(c.elements(kept) * sharing / c.threads, c.run(kept))
-            results *= rates.scan * runs / sharing if (kept, folded) in self.scans else 1
-            instructions += results * rates.shuffle * math.log2(min(sharing, LANES))
-            if sharing > LANES:
-                instructions += results * rates.slot * c.block / LANES
-                us += rates.exchange_block_us * (1 + c.block / 2048)
-                us += rates.exchange_cluster_us if sharing > c.block else 0.0
+            sharing, lanes = c.sharing(folded)
+            results = float(c.held(kept))
+            if (kept, folded) in self.scans:
+                results *= rates.scan * c.held(folded) / c.run(folded)
+            instructions += results * rates.shuffle * math.log2(lanes)
+            if sharing > lanes:
+                instructions += results * rates.slot * sharing / lanes
+                us += rates.exchange_block_us * (1 + block / 2048)
+                us += rates.exchange_cluster_us if sharing > block else 0.0
             elif sharing > 1:
                 us += rates.exchange_lanes_us
         return instructions, us
@@ -252,15 +227,6 @@ class PartCost:
         along = access.contiguous
         return access.element_bytes * (c.axes[along].tile if along else 1)
 
-    def efficiency(self, access: Access, c: Tiles) -> float:
-        """The share of a sector that an access uses."""
-        if not access.strides:
-            return 1.0
-        run = self.run_bytes(access, c)
-        return max(run / SECTOR_BYTES if run < SECTOR_BYTES else 1.0, 1 / SECTOR_BYTES) * (
-            1.0 if run >= LINE_BYTES else 0.8
-        )
-
     def scatter(self, access: Access, c: Tiles) -> float:
         """How much longer memory takes for short runs than for whole lines, and for narrow accesses than for wide ones."""
         if not access.strides:
@@ -272,7 +238,11 @@ class PartCost:
 
     def width(self, access: Access, c: Tiles) -> int:
         """Elements that a thread moves at once."""
-        return min(c.vector, VECTOR_BYTES // access.element_bytes) if access.contiguous == c.vector_axis else 1
+        return (
+            min(c.choice.vector, VECTOR_BYTES // access.element_bytes)
+            if access.contiguous == c.choice.vector_axis
+            else 1
+        )
 
     def widest_vector(self, axis: str) -> int:
         """Elements that 16-byte accesses along the axis move at once, where it divides and is aligned; else fewer."""

@@ -11,9 +11,9 @@ class Rates:
 
     Times: a step of a stream from the issue of its loads to the use of the last; an instruction, to the thread that
     waits for it; an exchange between the threads of a fold, in a block, a warp or a cluster. Instructions: of an
-    operator of the terms, and how many of those a special function counts for; of an access, and of each 16-bit element
-    that it moves; of a kernel whatever it does; of a fold among lanes for each doubling, and of the fold of each warp's
-    result; scans do `scan` times more.
+    operator of the terms, and how many of those a special function counts for; of an access, of each line that its
+    warp touches beyond those that the bytes would fill, and of each 16-bit element that it moves; of a kernel whatever
+    it does; of a fold among lanes for each doubling, and of the fold of each warp's result; scans do `scan` times more.
     Shares by which a kernel gets slower: for each doubling of threads beyond the elements, of the runs shorter than a
     line, of accesses narrower than the widest, of registers beyond what keeps memory busy, and of the blocks of a
     cluster where a multiprocessor takes one after another. `overlap` is how well memory, arithmetic and latency hide
@@ -29,6 +29,7 @@ class Rates:
     work: float = 1.4
     special: float = 6.0
     access: float = 2.0
+    line: float = 8.0
     widened: float = 1.0
     kept: float = 45.0
     shuffle: float = 2.0

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from extract.roles import listed_tiles
-from extract.spaces import default_schedule, fallback_schedule, space
+from extract.spaces import Rules, Subject, default_schedule, fallback_schedule, point, space
 from ir import term as T
 from ir.machine import A100, H200
 from ir.node import IRError
@@ -134,6 +134,29 @@ def test_a_row_of_moderate_length_stays_in_registers():
 def test_short_rows_share_a_block():
     tiles = first_tiles(rows(100000, 64, "f32"))
     assert tiles["b"] == 64 and tiles["a"] >= 8
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("n", [32, 64, 128, 256])
+def test_lanes_share_a_short_row_and_a_warp_wants_whole_lines(n, dtype):
+    c = rows((1 << 25) // n, n, dtype)
+    first = point(listed(c).lines[0])
+    rules = Rules(Subject(c.kernel, c.form.buffers, c.form.axes, H200))
+    (part,) = rules.parts
+    tiles = rules.tiles(part, first)
+    assert tiles.sharing({"b"})[1] == min(32, n // first.vector)
+    for k, access in enumerate(part.accesses):
+        found = part.request(access, tiles, k < len(part.loads))
+        assert (found.waste, found.spare_lines, found.useful) == (1.0, 0, 512)
+
+
+def test_a_thread_a_row_costs_as_many_lines_as_rows():
+    c = rows(1 << 19, 64, "f32")
+    rules = Rules(Subject(c.kernel, c.form.buffers, c.form.axes, H200))
+    apart, together = (
+        point(parse_schedule(f"WORK=t128 TILE=a:128,b:64/v4 REDUCE={r}")) for r in ("serial", "lanes")
+    )
+    assert rules.us(apart) > 2 * rules.us(together)
 
 
 def test_a_long_row_is_swept_by_tiles():

@@ -1,0 +1,84 @@
+"""A choice of tiles, and the threads along each of their axes; loads and stores by the strides of their indices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from extract.warps import Digits
+from ir.dtype import DTYPES
+from ir.loop import Buffer
+from ir.tile import TileAxis
+
+VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Access:
+    """A load or a store: its buffer, the axes it runs over and the strides of those that are linear in its index."""
+
+    buffer: Buffer
+    axes: frozenset[str]
+    strides: Mapping[str, int]
+
+    @property
+    def element_bytes(self) -> int:
+        return DTYPES[self.buffer.dtype].bytes
+
+    @cached_property
+    def contiguous(self) -> str | None:
+        """The axis along which neighbours lie side by side."""
+        return next((a for a, s in self.strides.items() if s == 1), None)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Threads of a block, elements a thread holds side by side along an axis, how folds go, blocks of a cluster."""
+
+    block: int
+    vector: int = 1
+    vector_axis: str | None = None
+    reduce: str = "block"
+    cluster: int = 1
+
+    @property
+    def threads(self) -> int:
+        """Threads that work on a tile, which is that of a whole cluster."""
+        return self.block * self.cluster
+
+    def run(self, axis: TileAxis) -> int:
+        """Elements side by side along an axis."""
+        return min(self.vector, axis.tile) if axis.name == self.vector_axis else 1
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Tile and role of every axis under a choice, and the threads along each, in the order in which they are dealt out."""
+
+    axes: Mapping[str, TileAxis]
+    choice: Choice
+    order: Sequence[str]
+    digits: Mapping[str, Digits]
+
+    def elements(self, axes: Iterable[str]) -> int:
+        """Positions of one tile over the axes, without those past an extent."""
+        return math.prod(max(1, min(self.axes[a].tile, self.axes[a].extent)) for a in axes)
+
+    def held(self, axes: Iterable[str]) -> int:
+        """Elements of such a tile in one thread."""
+        return math.prod(self.digits[a].registers(self.axes[a].tile) for a in axes)
+
+    def sharing(self, axes: Iterable[str]) -> tuple[int, int]:
+        """Threads that lie along the axes, and those of them that are lanes of a warp."""
+        found = [self.digits[a] for a in axes]
+        return math.prod(d.count for d in found), math.prod(d.lanes for d in found)
+
+    def run(self, axes: Iterable[str]) -> int:
+        """Elements that a thread holds side by side of a tile over the axes."""
+        return math.prod(self.digits[a].run for a in axes)
+
+    def steps(self, axes: Iterable[str]) -> int:
+        """Steps of the streams over the streamed ones among the axes."""
+        return math.prod(self.axes[a].tiles for a in axes if self.axes[a].role == "stream")

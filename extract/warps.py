@@ -1,0 +1,95 @@
+"""How threads are dealt out to the axes of a tile, and which sectors and lines one request of a warp touches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+LANES = 32
+SECTOR_BYTES, LINE_BYTES = 32, 128
+
+
+@dataclass(frozen=True)
+class Digits:
+    """The threads along an axis: how many, how many stand before them, and the neighbours that each holds."""
+
+    before: int
+    count: int
+    run: int
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of one warp along the axis."""
+        return max(1, min(self.count, LANES // self.before))
+
+    def registers(self, tile: int) -> int:
+        """Elements of the tile in one thread."""
+        return -(-tile // (self.run * self.count)) * self.run
+
+
+def dealt(axes: Iterable[tuple[str, int, int, int]], threads: int, block: int) -> dict[str, Digits]:
+    """The threads along each of (axis, tile, run, most threads), the axis that gets its threads first in front.
+
+    As `codegen.passes.layouts` deals them out: whole digits of lanes, then of warps, then of blocks.
+    """
+    out, start = {}, 1
+    for axis, tile, run, most in axes:
+        fit = [d for d in _counts(start, threads, block) if d <= most]
+        wanted = -(-tile // run)
+        out[axis] = Digits(start, next((d for d in fit if d >= wanted), fit[-1]), run)
+        start *= out[axis].count
+    return out
+
+
+@lru_cache(maxsize=1024)
+def _counts(start: int, threads: int, block: int) -> tuple[int, ...]:
+    """Numbers of threads that an axis may get after `start` are taken, fewest first."""
+    left = threads // start
+    return tuple(d for d in range(1, left + 1) if left % d == 0 and _whole(start * d, block))
+
+
+def _whole(end: int, block: int) -> bool:
+    lanes = end % LANES == 0 or (end < LANES and LANES % end == 0)
+    return lanes and (block % end == 0 or end % block == 0)
+
+
+# ---- requests
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the lanes of a warp touch with one instruction: bytes that they want, sectors and lines that hold them."""
+
+    useful: int
+    sectors: int
+    lines: int
+
+    @property
+    def waste(self) -> float:
+        """Bytes of the sectors over bytes that are wanted, at least 1."""
+        return max(1.0, self.sectors * SECTOR_BYTES / self.useful)
+
+    @property
+    def spare_lines(self) -> int:
+        """Lines beyond those that the bytes would fill."""
+        return max(0, self.lines - -(-self.useful // LINE_BYTES))
+
+
+def request(run: int, steps: Sequence[tuple[int, int]]) -> Request:
+    """The request of a warp whose lanes each want `run` bytes, with (lanes, bytes from one to the next) of its digits."""
+    apart = sorted((step, n) for n, step in steps if step and n > 1)
+    useful = run * math.prod(n for _, n in apart)
+    return Request(useful, _touched(run, apart, SECTOR_BYTES), _touched(run, apart, LINE_BYTES))
+
+
+def _touched(run: int, apart: Iterable[tuple[int, int]], granule: int) -> int:
+    """Aligned granules that hold the wanted bytes; what lies closer together than a granule shares it."""
+    span, pieces = run, 1
+    for step, n in apart:
+        if step <= max(span, granule) and pieces == 1:
+            span += (n - 1) * step
+        else:
+            pieces *= n
+    return pieces * -(-span // granule)
