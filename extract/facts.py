@@ -62,13 +62,13 @@ def mentioned(t: Term, kids: list[frozenset[str]]) -> frozenset[str]:
 @Fact
 def levels(t: Term, kids: list[Levels]) -> Levels:
     """Per axis, the number of dependent loops over it that the term needs."""
-    out: dict[str, int] = {}
-    for kid in kids:
-        for axis, n in kid.items():
-            out[axis] = max(out.get(axis, 0), n)
-    for axis in swept(t):
-        out[axis] = out.get(axis, 0) + 1
-    return out
+    return _deeper(kids, swept(t))
+
+
+@Fact
+def passes(t: Term, kids: list[Levels]) -> Levels:
+    """Per axis, the number of dependent folds over it; a scan goes along with what reads it."""
+    return _deeper(kids, () if isinstance(t, T.Scan) else swept(t))
 
 
 @Fact
@@ -77,9 +77,17 @@ def folds(t: Term, kids: list[Levels]) -> Levels:
 
     A stream then folds one state after another, where the update of one reads that of the other.
     """
-    out = dict(levels.rule(t, kids))
-    if isinstance(t, T.Stream):
-        out[t.axis] += _chain(t) - 1
+    return _deeper(kids, (t.axis,) * _chain(t) if isinstance(t, T.Stream) else swept(t))
+
+
+def _deeper(kids: list[Levels], over: tuple[str, ...]) -> Levels:
+    """The largest number of every axis, and one more for each time that `over` names it."""
+    out: dict[str, int] = {}
+    for kid in kids:
+        for axis, n in kid.items():
+            out[axis] = max(out.get(axis, 0), n)
+    for axis in over:
+        out[axis] = out.get(axis, 0) + 1
     return out
 
 

@@ -149,8 +149,10 @@ def tile_axes(r: Roles, axes: Mapping[str, int], schedule: Schedule) -> tuple[Ti
 
 def tile_axis(name: str, extent: int, tile: int, r: Roles) -> TileAxis:
     """The axis with a tile of that size; raises where the tile is illegal."""
-    if tile & (tile - 1) or not 1 <= tile <= padded(extent):
-        raise IRError(f"TILE: {name}:{tile} is no power of two between 1 and {padded(extent)}")
+    swept = name in r.swept and name not in r.serial
+    if not 1 <= tile <= padded(extent) or (tile & (tile - 1) and (tile != extent or not swept)):
+        other = f", nor the extent {extent}" if swept else ""
+        raise IRError(f"TILE: {name}:{tile} is no power of two between 1 and {padded(extent)}{other}")
     if name in r.grid:
         return TileAxis(name, extent, "grid", tile)
     if name in r.serial and tile > 1:

@@ -36,6 +36,8 @@ FALLBACK_THREADS = 128
 USUAL_THREADS = 256
 UNUSUAL = 0.01
 """Threads of a block where nothing else decides, and the price of each factor of two beside them."""
+ALIKE = 1.005
+"""Times up to so much longer than the best are no worse."""
 SEED_THREADS, SEED_ELEMENTS, SEED_CUTS = (128, 512), (1, 4, 16, 64), (0, 2, 4, 6)
 CLIMBS, MOST_STEPS, MOST_LINES = 4, 24, 64
 WIDEST_VECTOR = 16
@@ -234,7 +236,7 @@ class Rules:
         """The point of another number of pieces with tiles that are legal here."""
         p = replace(p, pieces=self.pieces)
         for a, tile in p.tiles:
-            p = p.tiled(a, min(tile, padded(self.axes[a])))
+            p = p.tiled(a, self.tile_up_to(a, tile))
         return p
 
     def blocks(self, p: Point) -> int:
@@ -242,12 +244,34 @@ class Rules:
         grids = ([self.tiles(part, p).axes[a].tiles for a in part.roles.grid] for part in self.parts)
         return sum(map(math.prod, grids))
 
-    def legal_tile(self, axis: str, tile: int) -> bool:
-        """Whether the tile is legal for the axis in every part; an axis that no part runs over has none."""
-        if not any(axis in part.roles.order for part in self.parts):
-            return False
-        serial = any(axis in part.roles.serial for part in self.parts)
-        return 1 <= tile <= (1 if serial else padded(self.axes[axis]))
+    def most_tile(self, axis: str) -> int:
+        """The largest tile of an axis: its extent where it is swept at once, a power of two where blocks number it."""
+        found = [part.roles for part in self.parts if axis in part.roles.order]
+        if not found or any(axis in r.serial for r in found):
+            return 1
+        return padded(self.axes[axis]) if any(axis in r.grid for r in found) else max(1, self.axes[axis])
+
+    def tile_up_to(self, axis: str, room: int) -> int:
+        """The largest tile of an axis that a number of positions has room for."""
+        most = self.most_tile(axis)
+        return most if room >= most else 1 << room.bit_length() - 1
+
+    def beside(self, axis: str, tile: int) -> tuple[int, ...]:
+        """The next smaller and the next larger tile of an axis."""
+        most = self.most_tile(axis)
+        smaller = (1 << (tile - 1).bit_length() - 1,) if tile > 1 else ()
+        return (*smaller, *((min(2 << tile.bit_length() - 1, most),) if tile < most else ()))
+
+    def even_threads(self, p: Point) -> set[int]:
+        """Numbers of threads near those of a point that leave fewer of them idle over a whole row."""
+        found: set[int] = set()
+        for axis, tile in p.tiles:
+            runs = -(-tile // (p.vector if axis == p.vector_axis else 1))
+            shares = (
+                range(max(1, runs // (2 * p.threads)), 2 * runs // p.threads + 1) if tile == self.axes[axis] else ()
+            )
+            found |= {-(-runs // (n * LANES)) * LANES for n in shares}
+        return {n for n in found if p.threads // 2 < n < 2 * p.threads}
 
 
 def space(
@@ -261,12 +285,12 @@ def space(
     subject = Subject(kernel, tuple(buffers), axes, machine)
     whole = Rules(subject)
     priced = _explored(whole, _seeds(whole))
-    best = _first(priced)
+    best = _ranked(priced)[0]
     if priced[best] > WORTH_A_LAUNCH * machine.launch_us:
         priced |= _split_points(subject, whole.blocks(best))
     legal = [p for p, us in priced.items() if us < math.inf]
-    ranked = sorted(legal, key=lambda p: _rank(p, priced[p]))[:most]
-    lines = {p.line(): priced[p] for p in (*ranked, best) if priced[p] < math.inf}
+    lines = {p.line(): priced[p] for p in _ranked({p: priced[p] for p in legal})[:most]}
+    lines |= {best.line(): priced[best]} if priced[best] < math.inf else {}
     return Space((*lines, fallback_schedule(kernel)), tuple(lines.values()), subject)
 
 
@@ -276,7 +300,7 @@ def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:
     found: dict[Point, float] = {}
     for count in () if axis is None else split_counts(subject.axes[axis], blocks, subject.machine.sms):
         rules = Rules(subject, count)
-        near = sorted(found, key=lambda p: _rank(p, found[p]))[:CLIMBS]
+        near = _ranked(found)[:CLIMBS]
         found |= _explored(rules, (rules.fitted(p) for p in near) if near else _seeds(rules))
     return found
 
@@ -285,7 +309,7 @@ def whole_schedule(subject: Subject) -> Schedule:
     """The model's first choice among the lines that split nothing."""
     rules = Rules(subject)
     priced = _explored(rules, _seeds(rules))
-    best = _first(priced)
+    best = _ranked(priced)[0]
     return best.line() if priced[best] < math.inf else fallback_schedule(subject.kernel)
 
 
@@ -301,13 +325,14 @@ def fallback_schedule(kernel: KernelForm) -> Schedule:
     return schedule(WORK=f"points{FALLBACK_THREADS}")
 
 
-def _first(priced: Mapping[Point, float]) -> Point:
-    return min(priced, key=lambda p: _rank(p, priced[p]))
+def _ranked(priced: Mapping[Point, float]) -> list[Point]:
+    """By time; those that are as good as the best, by the length of the run of neighbours first."""
+    good = ALIKE * min(priced.values(), default=0.0)
 
+    def rank(p: Point) -> tuple[float, int, float, str]:
+        return max(priced[p], good), -dict(p.tiles).get(p.vector_axis, 1), priced[p], str(p)
 
-def _rank(p: Point, us: float) -> tuple[float, int, str]:
-    """By time to three digits, then by the length of the run of neighbours."""
-    return float(f"{us:.3g}"), -dict(p.tiles).get(p.vector_axis, 1), str(p)
+    return sorted(priced, key=rank)
 
 
 # ---- which points are priced
@@ -325,9 +350,9 @@ def _seeds(rules: Rules) -> Iterator[Point]:
     """Threads times a few elements, dealt out to the axes that lie side by side in memory or are swept, in any order."""
     main = max(rules.parts, key=lambda p: sum(a.buffer.bytes for a in p.accesses))
     others = [a for part in rules.parts if part is not main for a in part.near if a not in main.roles.order]
-    active = [a for a in dict.fromkeys((*main.near, *main.roles.order[::-1])) if rules.legal_tile(a, 2)][:3]
+    active = [a for a in dict.fromkeys((*main.near, *main.roles.order[::-1])) if rules.most_tile(a) > 1][:3]
     for count in SEED_THREADS:
-        rest = tuple((a, min(padded(rules.axes[a]), count)) for a in others if rules.legal_tile(a, 2))
+        rest = tuple((a, rules.tile_up_to(a, count)) for a in others if rules.most_tile(a) > 1)
         for order in permutations(active):
             for elements in SEED_ELEMENTS:
                 for cut in SEED_CUTS:
@@ -339,8 +364,8 @@ def _dealt(p: Point, order: Sequence[str], elements: int, cut: int, rules: Rules
     """The point with the tile of a block dealt out to the axes in order, the first getting 2**cut less than it could."""
     room = p.threads * elements
     for k, a in enumerate(order):
-        tile = min(padded(rules.axes[a]), max(room >> cut, 1) if k == 0 else room)
-        p, room = p.tiled(a, tile), room // tile
+        tile = rules.tile_up_to(a, max(room >> cut, 1) if k == 0 else room)
+        p, room = p.tiled(a, tile), max(1, room // tile)
     if order:
         widest = max(part.widest_vector(order[0]) for part in rules.parts if order[0] in part.roles.order)
         p = p.with_vector(order[0], widest)
@@ -364,16 +389,15 @@ def _climb(start: Point, rules: Rules, priced: dict[Point, float]) -> None:
 def _neighbours(p: Point, rules: Rules) -> Iterator[Point]:
     """Points that differ by a factor of two in one number, or two that keep the tile's size, or in how folds go."""
     sizes = dict(p.tiles)
-    for count in (p.threads // 2, p.threads * 2):
-        if LEAST_THREADS <= count <= MOST_THREADS:
+    for count in (p.threads // 2, p.threads * 2, *sorted(rules.even_threads(p))):
+        if LEAST_THREADS <= count <= MOST_THREADS and count % LANES == 0:
             yield replace(p, threads=count)
     for a in rules.axes:
-        for tile in (sizes.get(a, 1) // 2, sizes.get(a, 1) * 2):
-            if rules.legal_tile(a, tile):
-                yield p.tiled(a, tile)
-                for b in rules.axes if tile > sizes.get(a, 1) else ():
-                    if b != a and sizes.get(b, 1) > 1:
-                        yield p.tiled(a, tile).tiled(b, sizes[b] // 2)
+        for tile in rules.beside(a, sizes.get(a, 1)):
+            yield p.tiled(a, tile)
+            for b in rules.axes if tile > sizes.get(a, 1) else ():
+                if b != a and sizes.get(b, 1) > 1:
+                    yield p.tiled(a, tile).tiled(b, rules.beside(b, sizes[b])[0])
     for axis, _ in p.tiles:
         widest = max(part.widest_vector(axis) for part in rules.parts if axis in part.roles.order)
         if axis != p.vector_axis and widest > 1:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from extract.facts import levels, swept
+from extract.facts import passes, swept
 from extract.roles import Roles, roles, strides
 from extract.tiles import VECTOR_BYTES, Access, Choice, Tiles
 from extract.warps import LINE_BYTES, SECTOR_BYTES, Digits, Request, dealt, request
@@ -60,10 +60,10 @@ class PartCost:
         self.kept |= {c.free - {t.axis} for t in nodes if isinstance(t, T.Stream) for c in t.carries}
         self.folds = [_folded(t) for t in nodes if isinstance(t, T.Fold | T.Stream)]
         self.scans = [_folded(t) for t in nodes if isinstance(t, T.Scan)]
-        self.sweeps: Counter[str] = Counter()
-        for t in roots:
-            for a, n in levels(t).items():
-                self.sweeps[a] = max(self.sweeps[a], n + (a in self.roles.written))
+        counts = [passes(t) for t in roots]
+        self.sweeps = {
+            a: max(n.get(a, 0) for n in counts) + (a in self.roles.written) for a in sorted(self.roles.swept)
+        }
 
     @cached_property
     def accesses(self) -> list[Access]:
@@ -164,14 +164,23 @@ class PartCost:
         memory = traffic = instructions = 0.0
         rates = self.machine.rates
         for n, access in enumerate(self.accesses):
-            steps, held = c.steps(access.axes) * self.repeats(access.axes, c), c.held(access.axes)
-            touched = self.request(access, c, n < len(self.loads))
-            moved = blocks * steps * c.elements(access.axes) * access.element_bytes * touched.waste
-            traffic += moved
-            memory += min(access.buffer.bytes, moved) * self.scatter(access, c)
+            loads = n < len(self.loads)
+            sweeps = self.repeats(access.axes, c) if loads else 1
+            steps, held = c.steps(access.axes) * sweeps, c.held(access.axes)
+            touched = self.request(access, c, loads)
+            once = blocks * c.steps(access.axes) * c.elements(access.axes) * access.element_bytes * touched.waste
+            again = (sweeps - 1) * self.missed(access, c, blocks)
+            traffic += once * sweeps
+            memory += min(access.buffer.bytes, once) * (1 + again) * self.scatter(access, c)
             accesses = -(-held // self.width(access, c)) * (rates.access + rates.line * touched.spare_lines)
             instructions += steps * (accesses + rates.widened * held * (access.element_bytes == 2))
         return memory, traffic, instructions
+
+    def missed(self, access: Access, c: Tiles, blocks: int) -> float:
+        """The share of what a sweep loads again that the L2 cache has lost: what runs at a time goes through it."""
+        tile = c.elements(access.axes) * c.steps(access.axes) * access.element_bytes
+        at_a_time = min(blocks, self.machine.sms * self.resident(c) / c.choice.cluster)
+        return min(1.0, at_a_time * tile / self.machine.l2_bytes)
 
     def thread_order(self, axes: Mapping[str, TileAxis]) -> list[str]:
         """Axes from the first to get threads: that along which most is moved side by side, then those that stay apart."""
@@ -201,16 +210,17 @@ class PartCost:
         rates, block = self.machine.rates, c.choice.block
         for kept, folded in (*self.folds, *self.scans):
             sharing, lanes = c.sharing(folded)
-            results = float(c.held(kept))
-            if (kept, folded) in self.scans:
-                results *= rates.scan * c.held(folded) / c.run(folded)
+            results, steps = float(c.held(kept)), 1
+            if (kept, folded) in self.scans:  # at every step
+                steps = c.steps(folded)
+                results *= rates.scan * c.held(folded) / c.run(folded) * steps
             instructions += results * rates.shuffle * math.log2(lanes)
             if sharing > lanes:
                 instructions += results * rates.slot * sharing / lanes
-                us += rates.exchange_block_us * (1 + block / 2048)
-                us += rates.exchange_cluster_us if sharing > block else 0.0
+                us += steps * rates.exchange_block_us * (1 + block / 2048)
+                us += steps * rates.exchange_cluster_us if sharing > block else 0.0
             elif sharing > 1:
-                us += rates.exchange_lanes_us
+                us += steps * rates.exchange_lanes_us
         return instructions, us
 
     def repeats(self, axes: frozenset[str], c: Tiles) -> int:

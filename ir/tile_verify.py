@@ -46,8 +46,8 @@ def verify_tile(program: TileProgram) -> TileProgram:
 def _check_axis(a: TileAxis) -> None:
     if a.role not in ROLES:
         raise IRError(f"axis {a.name}: the role {a.role} is none of {', '.join(ROLES)}")
-    if a.tile < 1 or a.tile & (a.tile - 1):
-        raise IRError(f"axis {a.name}: the tile {a.tile} is no power of two")
+    if a.tile < 1 or (a.tile & (a.tile - 1) and (a.role != "whole" or a.tile != a.extent)):
+        raise IRError(f"axis {a.name}: the tile {a.tile} is no power of two and no whole extent")
     if a.extent < 0 or (a.role == "whole" and a.tile < a.extent):
         raise IRError(f"axis {a.name}: a whole tile of {a.tile} does not cover the extent {a.extent}")
 

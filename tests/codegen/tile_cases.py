@@ -16,12 +16,15 @@ def padded(extent: int) -> int:
     return 1 << (extent - 1).bit_length()
 
 
-def row(n: int, threads: int | str, rows: int = 1, extra: str = "", vector: str = "", blocks: int = 3) -> str:
-    """exp(x - max) and its sum along rows, both stored."""
-    tile, many = padded(n), rows * blocks - (rows > 1)
+def row(
+    n: int, threads: int | str, rows: int = 1, extra: str = "", vector: str = "", blocks: int = 3, whole: bool = False,
+    dtype: str = "f32",
+) -> str:  # fmt: skip
+    """exp(x - max) and its sum along rows, both stored; a `whole` row has no padding."""
+    tile, many = n if whole else padded(n), rows * blocks - (rows > 1)
     return f"""tile row
 schedule WORK=t{threads} TILE=i:{rows},j:{tile}{vector}{extra}
-buffer x: f32[{many}, {n}] input
+buffer x: {dtype}[{many}, {n}] input
 buffer y: f32[{many}] output
 buffer z: f32[{many}, {n}] output
 part i: grid {many}/{rows}, j: whole {n}/{tile}
@@ -74,6 +77,10 @@ CASES: dict[str, str] = {
     **written(),
     **{f"row of {n}, {t} threads, {r} rows": row(n, t, r) for n, t, r in [
         (1, 32, 1), (5, 64, 4), (32, 32, 1), (32, 256, 4), (100, 32, 1), (100, 256, 1), (1000, 64, 4), (1000, 256, 1),
+    ]},
+    **{f"whole row of {n} {d}, {t} threads, {r} rows{v}": row(n, t, r, vector=v, whole=True, dtype=d) for n, t, r, v, d in [
+        (97, 96, 1, "", "f32"), (33, 64, 4, "", "bf16"), (1000, 288, 2, "/v4", "f32"), (100, 64, 4, "/v4", "bf16"),
+        (1000, 160, 1, "/v8", "bf16"), (65, "32+c2", 1, "", "f32"),
     ]},
     "row in vectors": row(1000, 64, vector="/v4"),
     "row in lanes": row(100, 128, 4, " REDUCE=lanes"),

@@ -159,6 +159,24 @@ def test_a_thread_a_row_costs_as_many_lines_as_rows():
     assert rules.us(apart) > 2 * rules.us(together)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("n", [1000, 4095, 4097, 4160, 8193, 12288])
+def test_a_row_of_any_length_is_held_by_threads_of_which_few_idle(n, dtype):
+    c = rows((1 << 25) // n, n, dtype)
+    first = point(listed(c).lines[0])
+    rules = Rules(Subject(c.kernel, c.form.buffers, c.form.axes, H200))
+    tiles = rules.tiles(rules.parts[0], first)
+    assert dict(first.tiles)["b"] == n
+    assert tiles.elements(("a", "b")) / (tiles.held(("a", "b")) * first.threads) > 0.85
+
+
+def test_what_runs_at_a_time_and_no_cache_holds_is_read_from_memory_again():
+    c = rows(1024, 32768, "f32")
+    rules = Rules(Subject(c.kernel, c.form.buffers, c.form.axes, H200))
+    twice = rules.us(point(parse_schedule("WORK=t256 TILE=a:4,b:4096/v4")))
+    assert 0.9 < twice / 99.4 < 1.1
+
+
 def test_a_long_row_is_swept_by_tiles():
     assert 256 <= first_tiles(rows(1024, 131072, "f32"))["b"] <= 16384
 
