@@ -118,15 +118,10 @@ def positive_factor_leaves_maximum() -> list[Rule]:
     ]
 
 
-@relational("contraction", "reassociating", "hoist")
-def addend_leaves_maximum() -> list[Rule]:
-    """An addend that does not depend on the folded axes leaves the maximum."""
-    return [
-        (
-            '(= e (Fold s "max" b)) (asplit b s c r) (!= c (Identity "add")) (!= c b)',
-            '(union e (Binary "add" c (Fold s "max" r)))',
-        )
-    ]
+@law("contraction", "finite", "hoist", given=(disjoint("c", "s"), meets("r", "s"), floating("r")))
+def addend_leaves_maximum(c: Term, r: Term, s: Axes) -> tuple[Term, Term]:
+    """An addend that does not depend on the folded axes leaves the maximum, since rounded sums are monotone in the rest."""
+    return Fold(s, "max", Binary("add", c, r)), Binary("add", c, Fold(s, "max", r))
 
 
 @relational("contraction", "reassociating", "hoist")

@@ -29,6 +29,11 @@ def _set(j: str) -> str:
     return f"(set-of {j})"
 
 
+def _mark(c: str) -> str:
+    """NaN where a shift is infinite, else 0."""
+    return f'(Binary "add" {c} (Unary "neg" {c}))'
+
+
 DEMAND = f"""
 (relation eneed (String E))
 (relation exponential (E))
@@ -58,7 +63,7 @@ DEMAND = f"""
 (rule ((eneed j e) {no_fold("e", "j").facts}) ((marks e j {_NONE})) :ruleset split)
 (rule ((eneed j e) {constant("e", "j").facts}) ((marks e j {_NONE})) :ruleset split)
 (rule ((eneed j e) (= e (Unary "exp" a)) (nonpositive a) (asplit a (set-of j) c r) {has_fold("c", "j").facts})
-      ((marks e j (Binary "add" c (Unary "neg" c)))) :ruleset split)
+      ((marks e j {_mark("c")})) :ruleset split)
 (rule ((eneed j e) (= e (Binary "mul" a b)) (marks a j z) (marks b j z)) ((marks e j z)) :ruleset split)
 (rule ((eneed j e) (= e (Binary "mul" a b)) (marks a j y) (marks b j z) (!= y z))
       ((marks e j (Binary "add" y z))) :ruleset split)
@@ -117,17 +122,17 @@ def sum_of_products_streams() -> list[Rule]:
     return [(body, f"(union (New j e) {new}) (renewed e j {_set('j')} g)")]
 
 
-def _kept(s: str, g: str) -> str:
-    """The sum of g over s where the mark z is a number."""
-    return f'(Fold {s} "add" (Select (Binary "eq" z z) {g} (Identity "add")))'
+def _kept(s: str, g: str, o: str = '"add"') -> str:
+    """The fold of g over s where the mark z is a number."""
+    return f'(Fold {s} {o} (Select (Binary "eq" z z) {g} (Identity {o})))'
 
 
 @relational("streaming", "reassociating", "online")
-def streamed_sum_leaves_its_mark() -> list[Rule]:
-    """A sum is that of the terms of finite shift, which streams, and a mark: 0, but NaN where a shift is infinite."""
-    kept = _kept("s", "g")
+def streamed_fold_leaves_its_mark() -> list[Rule]:
+    """A sum, or maximum, is that of the terms of finite shift, which streams, and a mark: 0, or NaN for infinite shifts."""
+    kept = _kept("s", "g", "o")
     same = f"(union (New j e) (New j {kept})) (union (Old j e) (Old j {kept}))"
-    body = '(parts e j s g z) (= e (Fold t "add" b)) (set-contains t j)'
+    body = "(parts e j s g z) (= e (Fold t o b)) (set-contains t j)"
     return [
         (body, f'(union e (Binary "add" {kept} z)) {same} (streams {kept} j) (carried {kept}) (set (state e j) 2)')
     ]
@@ -152,7 +157,7 @@ def maximum_of_sums_streams() -> list[Rule]:
     """A maximum of c + r, c completed, is shifted by the change of c: New D = max(Old D + Delta c, New g)."""
     body = f'(single e j "max" g) {has_fold("g", "j").facts} (asplit g {_set("j")} c r) {no_fold("r", "j").facts}'
     new = '(Binary "max" (Binary "addz" (Old j e) (Delta j c)) (New j g))'
-    return [(body, f"(union (New j e) {new}) (streams e j)")]
+    return [(body, f"(union (New j e) {new}) (parts e j {_set('j')} g {_mark('c')})")]
 
 
 @relational("streaming", "reassociating", "push")

@@ -55,6 +55,8 @@ class Scope:
         kept = all(pointwise for _, pointwise in users)
         if "Scan" in ops:
             return True
+        if any(n.op == "Unary" and n.payload == ("recip",) for n in g.classes[c]):
+            return False  # of a small number it is infinite, where a quotient by that number is not
         if len(readers) == 1 and kept:
             return False  # its one reader is a better place to cut
         if ops & {*PLAIN, "Prefix"} or not g.free[c]:

@@ -221,7 +221,8 @@ def attention(
     if is_causal:
         below = mapped("le", iota(scores.shape, rank - 1), iota(scores.shape, rank - 2))
         scores = select(below, scores, -math.inf, scores.dtype)
-    return _weighted(site, scores, v, batch, attn_mask is not None)
+    keys = scores.shape[rank - 1]
+    return _weighted(site, scores, v, batch, attn_mask is not None or not isinstance(keys, int) or not keys)
 
 
 def _weighted(site: Site, scores: Tensor, v: Tensor, batch: tuple[str, ...], may_be_empty: bool) -> Tensor:
