@@ -154,11 +154,11 @@ def _error(p: LoopProgram, found: list[Form], seed: int) -> float:
     return worst
 
 
-def main(count: int) -> int:
-    """Print the table of the first programs; 0 where all are right and nearly all take the fewest sweeps."""
+def main(count: int = PROGRAMS, first: int = 0) -> int:
+    """Print the table of programs of some seeds; 0 where all are right and nearly all take the fewest sweeps."""
     print(" seed  written  found  bound  forms  nodes     error")
     rows = []
-    for seed in range(count):
+    for seed in range(first, first + count):
         rows.append(row(case(seed)))
         print(rows[-1], flush=True)
     right = sum(r.error < TOLERANCE for r in rows)
@@ -168,4 +168,4 @@ def main(count: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else PROGRAMS))
+    sys.exit(main(*map(int, sys.argv[1:])))
