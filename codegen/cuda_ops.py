@@ -85,6 +85,7 @@ def _float_ops(f: str, one: str) -> dict[str, OpText]:
         "div": _infix("/", PRODUCT),
         "recip": OpText(f"{one} / {{x}}", PRODUCT, PREFIX),
         "sigmoid": OpText(f"{one} / ({one} + exp{f}(-{{x}}))", PRODUCT, PREFIX),
+        **{op: _call(op, 1, helper=True) for op in ("exp_coarse", "sigmoid_coarse")},
         "isnan": _call("isnan", 1),
         "max": _call("max_nan", 2, helper=True),
         "min": _call("min_nan", 2, helper=True),
@@ -282,6 +283,26 @@ def _functions() -> Iterator[tuple[tuple[str, str], Function]]:
 
 FUNCTIONS: dict[tuple[str, str], Function] = {
     **dict(_functions()),
+    # exp(x) as the square of 2**(x * log2(e) / 2), so that subnormal results are kept by the product.
+    ("exp_coarse", "float"): Function(
+        "float exp_coarse(float x) {\n"
+        "  float r;\n"
+        '  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x * 0.72134752f));\n'
+        "  return r * r;\n"
+        "}",
+        ptx=True,
+    ),
+    ("sigmoid_coarse", "float"): Function(
+        "float sigmoid_coarse(float x) {\n"
+        "  float r;\n"
+        '  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + exp_coarse(-x)));\n'
+        "  return r;\n"
+        "}",
+        ptx=True,
+        needs=(("exp_coarse", "float"),),
+    ),
+    ("exp_coarse", "double"): Function("double exp_coarse(double x) { return exp(x); }"),
+    ("sigmoid_coarse", "double"): Function("double sigmoid_coarse(double x) { return 1.0 / (1.0 + exp(-x)); }"),
     ("from_bf16", ""): Function("float from_bf16(unsigned short h) { return __uint_as_float((unsigned)h << 16); }"),
     # The compiler cannot see that the words stay the same, so it keeps nothing that it made of them before.
     ("repack", ""): Function(

@@ -401,6 +401,7 @@ def _functions(called: set[tuple[str, str]], accesses: Mapping[str, Function]) -
     """The device functions that bodies call; those of PTX last, under a guard."""
     extra = [accesses[key] for key in sorted(accesses)]
     called = {*called, *(need for row in extra for need in row.needs)}
+    called |= {need for key in called if key in cuda_ops.FUNCTIONS for need in cuda_ops.FUNCTIONS[key].needs}
     rows = [row for key, row in cuda_ops.FUNCTIONS.items() if key in called]
     plain = [_device(r) for r in (*rows, *extra) if not r.ptx]
     first, last = [_device(r) for r in rows if r.ptx], [_device(r) for r in extra if r.ptx]

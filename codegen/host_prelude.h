@@ -491,6 +491,9 @@ static long long min(long long a, long long b) { return a < b ? a : b; }
 static float max_nan(float a, float b) { return a != a || a > b || (a == b && !signbit(a)) ? a : b; }
 static float min_nan(float a, float b) { return a != a || a < b || (a == b && signbit(a)) ? a : b; }
 
+static float exp_coarse(float x) { return expf(x); }
+static float sigmoid_coarse(float x) { return 1.0f / (1.0f + expf(-x)); }
+
 // Float to integer saturates; NaN gives 0 from f32 to i32 and the least integer elsewhere (PTX ISA, cvt).
 static int __double2int_rz(double x) {
   return x != x || x <= -2147483648.0 ? INT32_MIN : x >= 2147483647.0 ? INT32_MAX : (int)x;

@@ -46,9 +46,7 @@ def renewals(kernel: KernelProgram) -> dict[int, Renewal]:
     out = {}
     for k, s in enumerate(body):
         if packed and isinstance(s, Barrier) and s.scope == "block":
-            found = _renewal(body[:k], body[k + 1 :], packed, arrays)
-            if found.arrays:
-                out[k] = found
+            out[k] = _renewal(body[:k], body[k + 1 :], packed, arrays)
     return out
 
 

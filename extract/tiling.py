@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from extract.coarse import coarse
 from extract.facts import buffers_read
 from extract.live import live
 from extract.parts import counted
@@ -34,7 +35,8 @@ def tile_program(
 ) -> TileProgram:
     """The tile program of `kernel` under `schedule`; `axes` gives extents, `buffers` at least the buffers it uses.
 
-    With `quotients` every division rounds once, as strict numerics ask; else a row's divisor is inverted once.
+    With `quotients` every division rounds once, as strict numerics ask; else a row's divisor is inverted once, and
+    exponentials are coarse where nobody sees it.
     """
     kernel, used = counted(kernel, axes), set[str]()
     for s in kernel.stores:
@@ -50,7 +52,8 @@ class _Tiling(Sweeps):
         """The whole part."""
         root = Loop(None, None, frozenset())
         self.store(root, self.plan(root, (), self.terms.stores))
-        return TilePart(tuple(self.axes.values()), live(tuple(root.body)))
+        written = TilePart(tuple(self.axes.values()), live(tuple(root.body)))
+        return written if self.quotients else coarse(written, self.buffers)
 
     def plan(self, loop: Loop, roots: Sequence[Term], stores: Sequence[Store]) -> list[Store]:
         """Group the sweeps that belong to the loop; gives the stores that need no sweep of their own."""

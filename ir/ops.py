@@ -86,6 +86,7 @@ UNARY: dict[str, Op] = {
         Op("neg", _neg, "same"),
         Op("abs", np.abs, "same"),
         Op("exp", np.exp, floats_only=True),
+        Op("exp_coarse", np.exp, floats_only=True),  # the coarse ones in few instructions, not to the last bits
         Op("exp2", np.exp2, floats_only=True),
         Op("expm1", np.expm1, floats_only=True),
         Op("log", np.log, floats_only=True),
@@ -104,6 +105,7 @@ UNARY: dict[str, Op] = {
         Op("cosh", np.cosh, floats_only=True),
         Op("tanh", np.tanh, floats_only=True),
         Op("sigmoid", _sigmoid, floats_only=True),
+        Op("sigmoid_coarse", _sigmoid, floats_only=True),
         Op("erf", _float_erf, floats_only=True),
         Op("floor", np.floor, "same", floats_only=True),
         Op("ceil", np.ceil, "same", floats_only=True),

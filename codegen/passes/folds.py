@@ -30,7 +30,9 @@ def begin_fold(nests: Nests, axes: tuple[str, ...], monoid: str, x: Var, value: 
     kept, folded = nests.modes(result.axes), [m for m in nests.modes(x.axes) if m.axis in axes]
     beyond = [a for a in axes if nests.layouts.over((a,)).cover(a) > nests.part.axis(a).tile]
     inside = conjunction([T.binary("lt", nests.local(a), T.number(nests.part.axis(a).tile)) for a in beyond])
-    pairs = inside is None and _in_pairs(algebra, x, nests.modes(x.axes), axes)
+    pairs = _in_pairs(algebra, x, nests.modes(x.axes), axes) and all(
+        nests.part.axis(a).tile % 2 == 0 for a in beyond
+    )
     chains = max(_chains(kept, folded), 2 if pairs else 1)
     narrow = replace(algebra, dtypes=(x.dtype,)) if pairs else algebra
     partial = Partial.new(nests, narrow, kept, f"{result.name}_chain" if chains > 1 else result.name, chains)
@@ -41,7 +43,8 @@ def begin_fold(nests: Nests, axes: tuple[str, ...], monoid: str, x: Var, value: 
     if pairs and isinstance(value, T.Load):
         op = MONOIDS[monoid].combine
         body = nests.over(x.axes, step, "pairs")
-        body.append(K.Pairwise(partial.arrays[0], partial.place(chain), op, value.buffer, value.index[0]))
+        both = K.Pairwise(partial.arrays[0], partial.place(chain), op, value.buffer, value.index[0])
+        body.append(both if inside is None else K.If(inside, (both,)))
     else:
         nests.over(x.axes)
         components = [value, *(T.round_to(d, "cast", nests.coordinate(axes[0])) for d in algebra.dtypes[1:])]
