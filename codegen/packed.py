@@ -42,7 +42,7 @@ def renewals(kernel: KernelProgram) -> dict[int, Renewal]:
     """The renewals of a kernel by the places of its barriers, of those that stand outside of loops and branches."""
     body = kernel.body
     arrays = {s.name: s for s in body if isinstance(s, Array)}
-    packed = {s.array for s in body if isinstance(s, LoadGlobal) and _long(arrays.get(s.array))}
+    packed = {s.array for s in body if isinstance(s, LoadGlobal) and s.width > 1 and _long(arrays.get(s.array))}
     out = {}
     for k, s in enumerate(body):
         if packed and isinstance(s, Barrier) and s.scope == "block":

@@ -33,9 +33,10 @@ FOLDING = ("block", *FOLD_THREADS)
 LANES = 32
 LEAST_THREADS, MOST_THREADS = 64, 1024
 FALLBACK_THREADS = 128
-USUAL_THREADS = 256
+USUAL_THREADS, ALONE_THREADS = 128, 256
 UNUSUAL = 0.01
-"""Threads of a block where nothing else decides, and the price of each factor of two beside them."""
+"""Threads of a block where nothing else decides, when blocks share a multiprocessor and when a block has it alone, and
+the price of each factor of two beside them."""
 ALIKE = 1.005
 """Times up to so much longer than the best are no worse."""
 SEED_THREADS, SEED_ELEMENTS, SEED_CUTS = (128, 512), (1, 4, 16, 64), (0, 2, 4, 6)
@@ -230,7 +231,8 @@ class Rules:
             if part.words(tiles) > part.most_words(tiles):
                 return math.inf
             total += part.us(tiles)
-        return total * (1 + UNUSUAL * abs(math.log2(p.threads / USUAL_THREADS)))
+        usual = USUAL_THREADS if self.blocks(p) > self.subject.machine.sms else ALONE_THREADS
+        return total * (1 + UNUSUAL * abs(math.log2(p.threads / usual)))
 
     def fitted(self, p: Point) -> Point:
         """The point of another number of pieces with tiles that are legal here."""

@@ -17,6 +17,7 @@ from ir.machine import Machine
 from ir.node import postorder
 from ir.tile import TileAxis
 
+WORD_BYTES = 4
 MAP_WORDS = 20
 """Register words beyond which a thread of a kernel without sweeps holds more than it needs to keep memory busy."""
 QUOTIENTS = ("recip", "sigmoid")
@@ -106,13 +107,16 @@ class PartCost:
     def words(self, c: Tiles) -> int:
         """Register words that the tiles of a thread take: what it loads at once or computes of that, and its sums."""
         wide = max((c.held(axes) for axes in self.work), default=1)
-        loaded = sum(
-            max(1, c.held(a.axes) * a.element_bytes // 4) for a in self.distinct_loads if c.held(a.axes) > 1
-        )
+        loaded = sum(self.loaded_words(a, c) for a in self.distinct_loads if c.held(a.axes) > 1)
         sums = sum(n for axes in self.kept if (n := c.held(axes)) > 1)
         if self.passes or self.packs(wide, c):
             return loaded + sums
         return max(loaded, int((WORDS_A_VALUE + WORDS_A_QUOTIENT * self.quotients) * wide)) + sums
+
+    def loaded_words(self, access: Access, c: Tiles) -> int:
+        """Register words that a load fills; elements that come one by one are not packed."""
+        packed = self.width(access, c) * access.element_bytes >= WORD_BYTES
+        return max(1, c.held(access.axes) * (access.element_bytes if packed else WORD_BYTES) // WORD_BYTES)
 
     @property
     def passes(self) -> bool:
