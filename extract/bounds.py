@@ -2,7 +2,8 @@
 
 The e-graph knows x <= m of classes, whose terms differ by roundings that exp magnifies where x and m are huge: with
 s = fl(x * 1e14), s - fl(max x) * 1e14 may be as large as an ulp of s. The bound holds for terms where it follows from
-them by steps that are monotone in floating point too; these are the laws of order of the e-graph's analysis.
+them by steps that are monotone in floating point too; these are the laws of order of the e-graph's analysis. A sum
+that two kernels compute may be added up in two orders, so that it bounds no maximum of the other.
 """
 
 from __future__ import annotations
@@ -17,15 +18,20 @@ from ir import term as T
 from ir.node import postorder
 from ir.term import Term
 
+HERE = -1  # the kernel whose exponents are looked at
+ORDERLESS = ("max", "min")
 POSITIVE = ("exp", "exp2", "rsqrt", "sigmoid")
 
 
 class Bounds:
-    """Order between the terms of one cover; `made` are its values by class, read back through their buffers."""
+    """Order between the terms of one cover.
 
-    def __init__(self, made: Mapping[int, Term]) -> None:
+    `made` are its values by class, which are read back through their buffers, each with the number of its kernel.
+    """
+
+    def __init__(self, made: Mapping[int, tuple[int, Term]]) -> None:
         self.made = made
-        self.inlined: dict[Term, Term] = {}
+        self.inlined: dict[tuple[Term, int], Term] = {}
         self.updates: dict[str, set[T.Carry]] = defaultdict(set)
         self._known: dict[tuple[Term, Term], bool] = {}
 
@@ -37,19 +43,21 @@ class Bounds:
                 self.updates[t.name].add(t)
         return all(self.safe(self._whole(e)) for e in exponents)
 
-    def _whole(self, root: Term) -> Term:
-        """The term with what other kernels make in place of their buffers."""
+    def _whole(self, root: Term, kernel: int = HERE) -> Term:
+        """The term with what other kernels make in place of their buffers; a sum of another kernel is a value of its own."""
 
         def leaf(t: Term, kids: Sequence[Term]) -> Term:
             if isinstance(t, T.Load) and all(isinstance(i, T.Index) for i in t.index):
-                made = self.made.get(class_read(t.buffer))
-                if made is not None and made.free == t.free:
-                    return self._whole(made)
+                number, made = self.made.get(class_read(t.buffer), (HERE, t))
+                if made is not t and made.free == t.free:
+                    return self._whole(made, number)
+            if kernel != HERE and isinstance(t, T.Fold | T.Scan) and t.monoid not in ORDERLESS:
+                return T.Var(f"{t.digest} of {kernel}", t.dtype, tuple(sorted(t.free)))
             return with_children(t, kids)
 
-        if root not in self.inlined:
-            (self.inlined[root],) = rebuilt([root], leaf)
-        return self.inlined[root]
+        if (root, kernel) not in self.inlined:
+            (self.inlined[root, kernel],) = rebuilt([root], leaf)
+        return self.inlined[root, kernel]
 
     def safe(self, d: Term) -> bool:
         """Whether exp(d) does not overflow: d <= 0, or bounded, or a difference of guarded maxima."""

@@ -134,7 +134,7 @@ class Region:
         """Whether exponents which the graph trusts are as small as it says in the terms of the kernel, among these."""
         terms = [t for p in c.parts for _, t in p]
         trusted = exponents(*terms) & self.fragments.trusted
-        made = {o: t for pick in picks for p in pick.parts for o, t in p}
+        made = {o: (n, t) for n, pick in enumerate(picks) for p in pick.parts for o, t in p}
         return not trusted or Bounds(made).hold(terms, trusted)
 
     def _coverable(self, found: Sequence[Candidate]) -> bool:

@@ -67,4 +67,16 @@ def test_a_bound_holds_through_a_buffer() -> None:
     read = T.Load("%7", "f32", (T.Index("i"),))
     exponent = T.binary("add", term("x[i, j]"), T.unary("neg", read))
     for made, holds in (("max[j](x[i, j])", True), ("b[i]", False)):
-        assert Bounds({7: term(made)}).hold([exponent], [exponent]) == holds
+        assert Bounds({7: (0, term(made))}).hold([exponent], [exponent]) == holds
+
+
+def test_a_sum_that_two_kernels_compute_is_not_bounded_by_the_others_maximum() -> None:
+    score = "add[d](x[i, d] * y[j, d])"
+    largest, read = T.Load("%7", "f32", (T.Index("i"),)), T.Load("%8", "f32", (T.Index("i"), T.Index("j")))
+    made = {7: (0, term(f"max[j]({score})")), 8: (0, term(score))}
+    for x, holds in ((term(score), False), (read, True)):
+        exponent = T.binary("add", x, T.unary("neg", largest))
+        assert Bounds(made).hold([exponent], [exponent]) == holds
+    made[8] = (1, term(score))
+    exponent = T.binary("add", read, T.unary("neg", largest))
+    assert not Bounds(made).hold([exponent], [exponent])
