@@ -44,7 +44,7 @@ class Bounds:
         return all(self.safe(self._whole(e)) for e in exponents)
 
     def _whole(self, root: Term, kernel: int = HERE) -> Term:
-        """The term with what other kernels make in place of their buffers; a sum of another kernel is a value of its own."""
+        """The term with what other kernels make in place of their buffers; a sum of another kernel is its own value."""
 
         def leaf(t: Term, kids: Sequence[Term]) -> Term:
             if isinstance(t, T.Load) and all(isinstance(i, T.Index) for i in t.index):

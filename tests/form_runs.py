@@ -179,7 +179,7 @@ class Forms:
         err as much as it does; on special values, laws that are not exact are held to what is finite. An overflow of
         eager's is demanded as reported, elsewhere what float64 gives is as good.
         """
-        written, slack = self.count - 1, self.slack()
+        written, slack = self.count - 1, self.slack() + (OFFSET_ERROR if values == "offset" else 0.0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             eager, right = run_eager(self.fn, inputs), run_in_float64(self.fn, inputs)
@@ -197,7 +197,6 @@ class Forms:
         finite = values == "special" and self.compiled.options.numerics != "strict"
         error = worst(narrow, right)
         slack += 2 * error if math.isfinite(error) else 0.0
-        slack += OFFSET_ERROR if values == "offset" else 0.0
         for number in range(written):
             found, precise = self.run(number, inputs, False), self.run(number, inputs, True)
             if finite:
