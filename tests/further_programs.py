@@ -190,7 +190,7 @@ ROWS: dict[str, tuple[Callable[..., object], Callable[[int], Tensors]]] = {
     ),
     "causal_products": (
         lambda q, k, v: (q @ k.mT).tril() @ v,
-        lambda n: [randn(2, n, 4), randn(2, n, 4, seed=1), randn(2, n, 3, seed=2)],
+        lambda n: [randn(1, n, 4), randn(1, n, 4, seed=1), randn(1, n, 3, seed=2)],
     ),
     "places_in_a_mask": (
         lambda m: ((m.cumsum(-1) - 1).masked_fill(~m, -1), m.int().argmax(-1), (m.cumsum(-1) > 2).sum(-1)),
