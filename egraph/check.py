@@ -14,7 +14,8 @@ from ir.dtype import Array, DType, is_float, numpy_type, rounded
 from ir.loop_interp import evaluate
 from ir.node import IRError
 
-AXES = {"r": 3, "s0": 3, "s1": 2, "t0": 4}
+AXES = ("r", "s0", "s1", "t0")
+EXTENTS = (0, 1, 1, 2, 3, 4, 5, 6)
 SETS = {"s": (("s0",), ("s0", "s1")), "t": (("t0",),)}
 DTYPES = ("f32", "bf16", "f16", "f64", "i32")
 SCALES = (1.0, 40.0, 900.0)
@@ -26,14 +27,15 @@ POWERS = (2.0, 0.25, -8.0)
 
 @dataclass
 class Sample:
-    """One instance of a law: its two sides and the values of its variables."""
+    """One instance of a law: its two sides, the extents of the axes and the values of its variables."""
 
+    extents: dict[str, int]
     left: T.Term
     right: T.Term
     values: dict[str, Array]
 
 
-def counterexample(law: Law, seed: int = 0, trials: int = 24) -> str | None:
+def counterexample(law: Law, seed: int = 0, trials: int = 40) -> str | None:
     """Where the two sides differ by more than the law's class allows, or None after `trials` instances that agree."""
     rng = np.random.default_rng(seed)
     tried = 0
@@ -60,6 +62,8 @@ def _sample(
     ):
         return None
     sets = {name: choices[trial % len(choices)] for name, choices in SETS.items()}
+    filled = {a for c in law.given if c.name == "occupied" for a in sets[c.variables[0]]}
+    extents = {a: max(int(rng.choice(EXTENTS)), int(a in filled)) for a in AXES}
     bound: dict[str, T.Term] = {}
     values: dict[str, Array] = {}
     offset = OFFSETS[trial % len(OFFSETS)]
@@ -75,10 +79,10 @@ def _sample(
         axes = _axes(law, name, sets, rng)
         bound[name] = T.Var(name, own, axes)
         values[name] = _values(
-            law, facts[name], own, tuple(AXES[a] for a in axes), rng, SCALES[trial % len(SCALES)], offset
+            law, facts[name], own, tuple(extents[a] for a in axes), rng, SCALES[trial % len(SCALES)], offset
         )
     left, right = (_instance(t, bound, sets, dtype) for t in sides)
-    return Sample(left, right, values)
+    return Sample(extents, left, right, values)
 
 
 def _constant(facts: set[str], dtype: DType, power: float, first: bool) -> T.Term | None:
@@ -154,7 +158,7 @@ def _difference(law: Law, sample: Sample) -> str | None:
     bitwise = law.class_ in ("exact", "finite")
     with np.errstate(all="ignore"):
         left, right = (
-            np.asarray(evaluate(t, AXES, {}, order, exact=not bitwise, values=sample.values))
+            np.asarray(evaluate(t, sample.extents, {}, order, exact=not bitwise, values=sample.values))
             for t in (sample.left, sample.right)
         )
     where = _bits_differ(left, right) if bitwise else _apart(left, right)

@@ -41,6 +41,11 @@ def disjoint(x: str, s: str) -> Condition:
     return Condition("disjoint", (x, s), f"(= f_{x} (free {x})) (= 0 (set-length (set-intersect f_{x} {s})))")
 
 
+def occupied(s: str) -> Condition:
+    """No axis of the set s is empty, as none is in a graph that laws run on."""
+    return Condition("occupied", (s,), "")
+
+
 def meets(x: str, s: str) -> Condition:
     """Some axis of the set s is free in x."""
     return Condition("meets", (x, s), f"(= f_{x} (free {x})) (< 0 (set-length (set-intersect f_{x} {s})))")

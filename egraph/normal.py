@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from egraph.law import Axes, Predicate, apart, disjoint, fact, joined, law, typed
+from egraph.law import Axes, Predicate, apart, disjoint, fact, joined, law, occupied, typed
 from ir.term import Binary, Fold, Identity, Round, Select, Term, Unary, const
 
 
@@ -118,9 +118,9 @@ def selecting_by_false(x: Term, y: Term) -> tuple[Term, Term]:
     return Select(const(False, "bool"), x, y), y
 
 
-@law("normal", "exact", given=(disjoint("x", "s"),), over={"o": ("max", "min")})
+@law("normal", "exact", given=(disjoint("x", "s"), occupied("s")), over={"o": ("max", "min")})
 def extremum_of_a_constant(x: Term, s: Axes, o: str) -> tuple[Term, Term]:
-    """The maximum or minimum of a value over axes it does not depend on is the value (every extent is at least 1)."""
+    """The maximum or minimum of a value over axes it does not depend on is the value."""
     return Fold(s, o, x), x
 
 

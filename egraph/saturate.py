@@ -137,8 +137,10 @@ def saturate(
     """The e-graph of a program under the laws of a numerics setting, less those named in `without`.
 
     No phases give the program as written. `tags` are names of whole tensors, each with its term and its operands.
-    With `explain` every rule writes down its matches and the graph is `Explained`.
+    With `explain` every rule writes down its matches and the graph is `Explained`. Laws hold where no axis is empty (the
+    largest of no values less itself is NaN, the sum of no values 0): a program with an empty axis stays as written.
     """
+    phases = phases if all(program.axes.values()) else ()
     for phase in phases:
         for ruleset in phase.rulesets:
             if ruleset not in RULESETS:  # egglog panics on one that it does not know

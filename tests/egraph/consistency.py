@@ -123,6 +123,8 @@ class Values:
         """The operand cut at each step, or at the step of the context."""
         outer = tuple(x for x in context if x[0] != axis)
         steps = [s for a, s, _ in context if a == axis] or list(range(self.program_extent(axis)))
+        if not steps:
+            return np.take(self.of(c, outer), [], axis=self.axes.index(axis))
         out = []
         for t in steps:
             new = self.of(c, tuple(sorted((*outer, (axis, t, t + 1)))))
@@ -146,7 +148,7 @@ def disagreements(graph: EGraph, buffers: Mapping[str, Array], tolerance: float 
             for n in nodes:
                 for context in contexts:
                     want, got = np.broadcast_arrays(values.of(c, context), values.node(n, context))
-                    scale = max(1.0, float(np.max(np.abs(np.where(np.isfinite(want), want, 0.0)))))
+                    scale = float(np.max(np.abs(np.where(np.isfinite(want), want, 0.0)), initial=1.0))
                     same = (
                         (want == got) | (np.abs(want - got) <= tolerance * scale) | (np.isnan(want) & np.isnan(got))
                     )

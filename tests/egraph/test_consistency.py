@@ -10,7 +10,7 @@ from tests.egraph.consistency import disagreements
 from tests.egraph.layers import decoder
 from tests.egraph.test_streams import CASES, HALF, ROUNDED_TEXTS
 from tests.egraph.test_translation import CASES as SHIFTED
-from tests.egraph.written import inputs, program
+from tests.egraph.written import AXES, inputs, program
 
 SMALL = {
     "association": "u := add[d](X[i, d] * Y[d, e])\nadd[e](u * Z[e, c])",
@@ -45,6 +45,26 @@ def test_every_way_to_compute_a_class_gives_its_value(name: str) -> None:
     graph = saturate(ALL[name], "fast")
     assert graph.report.stop == "saturated"
     assert list(disagreements(graph, inputs(ALL[name]))) == []
+
+
+TEXTS = {n: text for n, (text, *_) in CASES.items() if n != "cross-entropy"} | {
+    n: t for n, (t, _) in SHIFTED.items()
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_it_does_at_extents_of_1(name: str) -> None:
+    for ones in ("j", "cdhj", "ie"):
+        p = program(TEXTS[name], {**AXES, **dict.fromkeys(ones, 1)})
+        assert list(disagreements(saturate(p, "fast"), inputs(p))) == []
+
+
+def test_a_program_with_an_empty_axis_stays_as_written() -> None:
+    for text in TEXTS.values():
+        p = program(text, {**AXES, "j": 0})
+        graph = saturate(p, "fast")
+        assert not any(x.matches for x in graph.report.laws)
+        assert list(disagreements(graph, inputs(p))) == []
 
 
 def test_every_law_matches_somewhere() -> None:
