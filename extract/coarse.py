@@ -142,6 +142,8 @@ def _positive(t: Term, known: Flags) -> bool:
             return True
         case T.Unary("recip", x) | T.Round(_, _, x):
             return _positive(x, known)
+        case T.Binary("add", x, T.Unary("neg", y)) | T.Binary("add", T.Unary("neg", y), x) if x is y:
+            return True
         case T.Binary("mul" | "add" | "mulz", x, y):
             return _positive(x, known) and _positive(y, known)
     return False

@@ -17,6 +17,7 @@ from ir.machine import Machine
 from ir.term import Term
 
 ROW_BYTES = 200_000  # a row up to this size stays in a block between its sweeps
+ROW_BLOCKS = 4  # of a cluster that share a row which stays
 POINTS = 1024  # positions of one block where nothing else decides
 MOST_SPLITS = 16
 UNITS = ("tensor", "scalar", "special")
@@ -83,6 +84,7 @@ class Pricing:
     ) -> None:
         self.extents, self.buffers, self.machine, self.safe = extents, buffers, machine, safe
         self.works = Works(extents)
+        self.row_bytes = ROW_BYTES * min(ROW_BLOCKS, machine.cluster_blocks)
 
     def cost(self, parts: Sequence[Part]) -> Cost:
         """The cost of a kernel made of these parts."""
@@ -142,7 +144,7 @@ class Pricing:
     def _stays(self, w: PartWork) -> bool:
         """Whether all that the part loops over stays in a block, so that it is folded without being loaded anew."""
         looped = (w.points(load.free & frozenset(w.folds)) * bytes_of(load.dtype) for load in w.loads)
-        return not w.contractions and max(looped, default=0) <= ROW_BYTES
+        return not w.contractions and max(looped, default=0) <= self.row_bytes
 
     def _fetched(self, traffic: Iterable[_Traffic]) -> tuple[int, int]:
         """Bytes that come from memory and, where an earlier kernel made them, from cache; a buffer comes once."""
@@ -159,7 +161,7 @@ class Pricing:
         for load, uses in w.loads.items():
             element = bytes_of(load.dtype)
             looped = frozenset(a for _, context in uses for a, _ in context) & load.free
-            stays = not contracts and w.points(looped) * element <= ROW_BYTES
+            stays = not contracts and w.points(looped) * element <= self.row_bytes
             visits = 1 if stays else len({context for _, context in uses})
             missing = frozenset(m for m, _ in uses)
             out.append(_Traffic(load.buffer, w.points(load.free) * element, visits, missing))

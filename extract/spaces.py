@@ -39,11 +39,11 @@ UNUSUAL = 0.01
 the price of each factor of two beside them."""
 ALIKE = 1.005
 """Times up to so much longer than the best are no worse."""
-SEED_THREADS, SEED_ELEMENTS, SEED_CUTS = (128, 512), (1, 4, 16, 64), (0, 2, 4, 6)
-CLIMBS, MOST_STEPS, MOST_LINES = 4, 24, 64
+SEED_THREADS, SEED_ELEMENTS, SEED_CUTS, SEED_CLUSTERS = (128, 512), (1, 4, 16, 64), (0, 2, 4, 6), (4, 8)
+CLIMBS, SPLIT_CLIMBS, MOST_STEPS, MOST_LINES = 4, 2, 24, 64
 WIDEST_VECTOR = 16
-WORTH_A_LAUNCH = 3.5
-"""Launches that a kernel must last for a second one to be thought of."""
+WORTH_A_LAUNCH = 2.5
+"""Launches that a kernel must last beyond what memory takes for a second one to be thought of."""
 
 
 @dataclass(frozen=True)
@@ -172,11 +172,16 @@ class Rules:
         """Whether the kernel folds anything."""
         return any(part.roles.swept for part in self.parts)
 
+    @property
+    def least_us(self) -> float:
+        """The time that memory takes for the first launch."""
+        return sum(part.least_us for part in self.parts)
+
     @cached_property
     def later_us(self) -> float:
         """The modelled time of the kernels after the first, each under its best line."""
         subjects = (Subject(p.kernel, p.buffers, p.axes, self.subject.machine) for p in self.later)
-        return sum(min(_explored(r, _seeds(r)).values()) for r in map(Rules, subjects))
+        return sum(min(_explored(r, _seeds(r), SPLIT_CLIMBS).values()) for r in map(Rules, subjects))
 
     def checked(self, line: Schedule) -> Schedule:
         """The line in canonical spelling; raises `IRError` with the reason where it is not legal."""
@@ -288,7 +293,7 @@ def space(
     whole = Rules(subject)
     priced = _explored(whole, _seeds(whole))
     best = _ranked(priced)[0]
-    if priced[best] > WORTH_A_LAUNCH * machine.launch_us:
+    if priced[best] > whole.least_us + WORTH_A_LAUNCH * machine.launch_us:
         priced |= _split_points(subject, whole.blocks(best))
     legal = [p for p, us in priced.items() if us < math.inf]
     lines = {p.line(): priced[p] for p in _ranked({p: priced[p] for p in legal})[:most]}
@@ -303,7 +308,7 @@ def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:
     for count in () if axis is None else split_counts(subject.axes[axis], blocks, subject.machine.sms):
         rules = Rules(subject, count)
         near = _ranked(found)[:CLIMBS]
-        found |= _explored(rules, (rules.fitted(p) for p in near) if near else _seeds(rules))
+        found |= _explored(rules, (rules.fitted(p) for p in near) if near else _seeds(rules), SPLIT_CLIMBS)
     return found
 
 
@@ -340,10 +345,10 @@ def _ranked(priced: Mapping[Point, float]) -> list[Point]:
 # ---- which points are priced
 
 
-def _explored(rules: Rules, starts: Iterable[Point]) -> dict[Point, float]:
+def _explored(rules: Rules, starts: Iterable[Point], climbs: int = CLIMBS) -> dict[Point, float]:
     """What climbing the model from a few starts meets, with its times."""
     priced = {p: rules.us(p) for p in starts}
-    for start in sorted(priced, key=lambda p: (priced[p], str(p)))[:CLIMBS]:
+    for start in sorted(priced, key=lambda p: (priced[p], str(p)))[:climbs]:
         _climb(start, rules, priced)
     return priced
 
@@ -357,14 +362,16 @@ def _seeds(rules: Rules) -> Iterator[Point]:
         rest = tuple((a, rules.tile_up_to(a, count)) for a in others if rules.most_tile(a) > 1)
         for order in permutations(active):
             for elements in SEED_ELEMENTS:
-                for cut in SEED_CUTS:
-                    start = Point(count, tuple(sorted(rest)), pieces=rules.pieces)
-                    yield _dealt(start, order, elements, cut, rules)
+                start = Point(count, tuple(sorted(rest)), pieces=rules.pieces)
+                yield from (_dealt(start, order, elements, cut, rules) for cut in SEED_CUTS)
+                for size in SEED_CLUSTERS if rules.sweeps and rules.pieces == 1 else ():
+                    if size <= rules.subject.machine.cluster_blocks:
+                        yield _dealt(replace(start, cluster=size), order, elements, 0, rules)
 
 
 def _dealt(p: Point, order: Sequence[str], elements: int, cut: int, rules: Rules) -> Point:
     """The point with the tile of a block dealt out to the axes in order, the first getting 2**cut less than it could."""
-    room = p.threads * elements
+    room = p.threads * p.cluster * elements
     for k, a in enumerate(order):
         tile = rules.tile_up_to(a, max(room >> cut, 1) if k == 0 else room)
         p, room = p.tiled(a, tile), max(1, room // tile)

@@ -72,6 +72,12 @@ class PartCost:
         return [*self.loads, *self.stores]
 
     @cached_property
+    def least_us(self) -> float:
+        """The time in which memory moves every buffer once."""
+        sizes = {a.buffer.name: a.buffer.bytes for a in self.accesses}
+        return sum(sizes.values()) / self.machine.copy_bytes_per_s * 1e6
+
+    @cached_property
     def nearest(self) -> dict[str, float]:
         """The shortest stride with which an access walks along each axis."""
         steps = [(a, step) for access in self.accesses for a, step in access.strides.items()]
@@ -145,7 +151,7 @@ class PartCost:
         blocks = math.prod(c.axes[a].tiles for a in self.roles.grid)
         share = max(blocks, 1) * c.choice.cluster / m.sms
         busy, resident = min(1.0, share), self.resident(c)
-        memory, traffic, instructions = self.moved(c, blocks)
+        memory, traffic, instructions = self.moved(c, blocks, resident)
         work = sum(n * c.steps(axes) * self.repeats(axes, c) * c.held(axes) for axes, n in self.work.items())
         exchange, exchange_us = self.exchange(c)
         exchange_us += rates.exchange_cluster_us if c.choice.cluster > 1 else 0.0  # its blocks begin together
@@ -163,27 +169,26 @@ class PartCost:
         clustered = math.log2(c.choice.cluster) if waves > 1 else 0.0
         return (m.launch_us + total) * (1 + rates.spare * spare + rates.clustered * clustered)
 
-    def moved(self, c: Tiles, blocks: int) -> tuple[float, float, float]:
+    def moved(self, c: Tiles, blocks: int, resident: int) -> tuple[float, float, float]:
         """Bytes from memory and through the L2 cache, and the instructions of a thread that move them."""
         memory = traffic = instructions = 0.0
-        rates = self.machine.rates
+        m, rates = self.machine, self.machine.rates
         for n, access in enumerate(self.accesses):
             loads = n < len(self.loads)
             sweeps = self.repeats(access.axes, c) if loads else 1
             steps, held = c.steps(access.axes) * sweeps, c.held(access.axes)
             touched = self.request(access, c, loads)
             once = blocks * c.steps(access.axes) * c.elements(access.axes) * access.element_bytes * touched.waste
-            again = (sweeps - 1) * self.missed(access, c, blocks)
+            again = (sweeps - 1) * self.missed(access, c, min(blocks, m.sms * resident / c.choice.cluster))
             traffic += once * sweeps
             memory += min(access.buffer.bytes, once) * (1 + again) * self.scatter(access, c)
             accesses = -(-held // self.width(access, c)) * (rates.access + rates.line * touched.spare_lines)
             instructions += steps * (accesses + rates.widened * held * (access.element_bytes == 2))
         return memory, traffic, instructions
 
-    def missed(self, access: Access, c: Tiles, blocks: int) -> float:
+    def missed(self, access: Access, c: Tiles, at_a_time: float) -> float:
         """The share of what a sweep loads again that the L2 cache has lost: what runs at a time goes through it."""
         tile = c.elements(access.axes) * c.steps(access.axes) * access.element_bytes
-        at_a_time = min(blocks, self.machine.sms * self.resident(c) / c.choice.cluster)
         return min(1.0, at_a_time * tile / self.machine.l2_bytes)
 
     def thread_order(self, axes: Mapping[str, TileAxis]) -> list[str]:

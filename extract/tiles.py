@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from extract.warps import Digits
@@ -61,14 +61,17 @@ class Tiles:
     choice: Choice
     order: Sequence[str]
     digits: Mapping[str, Digits]
+    _held: dict[frozenset[str], int] = field(default_factory=dict)
 
     def elements(self, axes: Iterable[str]) -> int:
         """Positions of one tile over the axes, without those past an extent."""
-        return math.prod(max(1, min(self.axes[a].tile, self.axes[a].extent)) for a in axes)
+        return math.prod([max(1, min(self.axes[a].tile, self.axes[a].extent)) for a in axes])
 
-    def held(self, axes: Iterable[str]) -> int:
+    def held(self, axes: frozenset[str]) -> int:
         """Elements of such a tile in one thread."""
-        return math.prod(self.digits[a].registers(self.axes[a].tile) for a in axes)
+        if axes not in self._held:
+            self._held[axes] = math.prod([self.digits[a].registers(self.axes[a].tile) for a in axes])
+        return self._held[axes]
 
     def sharing(self, axes: Iterable[str]) -> tuple[int, int]:
         """Threads that lie along the axes, and those of them that are lanes of a warp."""

@@ -22,7 +22,7 @@ from ir.node import postorder
 from ir.term import Fold, Term, Unary
 from tests.eggtile.test_cli import called
 
-ROWS = "torch.softmax(torch.randn(2, 65536), -1)"
+ROWS = "torch.softmax(torch.randn(2, 262144), -1)"
 STREAMS = "sum_of_products_streams"
 
 
@@ -89,7 +89,7 @@ def is_maximum(t: Term) -> bool:
 def explored() -> Compiled:
     """Rows that sum to 1, with six forms."""
     options = Options(k=6, explain=True)
-    return choose_forms(capture_and_lower(lambda x0: torch.softmax(x0, -1), [torch.randn(2, 65536)], "p", options))
+    return choose_forms(capture_and_lower(lambda x0: torch.softmax(x0, -1), [torch.randn(2, 262144)], "p", options))
 
 
 def test_explore_names_the_laws_of_each_form_and_their_weakest_class() -> None:

@@ -24,8 +24,8 @@ def rows(m, n, dtype):
     return shape({"a": m, "b": n}, [x, out], put(out, (i("a"), i("b")), value))
 
 
-def columns(m, n):
-    x, out = buffer("x", "f32", m, n), buffer("out", "f32", n, role="output")
+def columns(m, n, dtype="f32"):
+    x, out = buffer("x", dtype, m, n), buffer("out", "f32", n, role="output")
     return shape({"a": m, "b": n}, [x, out], put(out, (i("b"),), T.fold("a", "add", load(x, i("a"), i("b")))))
 
 
@@ -167,7 +167,7 @@ def test_a_row_of_any_length_is_held_by_threads_of_which_few_idle(n, dtype):
     rules = Rules(Subject(c.kernel, c.form.buffers, c.form.axes, H200))
     tiles = rules.tiles(rules.parts[0], first)
     assert dict(first.tiles)["b"] == n
-    assert tiles.elements(("a", "b")) / (tiles.held(("a", "b")) * first.threads) > 0.85
+    assert tiles.elements(("a", "b")) / (tiles.held(frozenset("ab")) * first.threads) > 0.85
 
 
 def test_what_runs_at_a_time_and_no_cache_holds_is_read_from_memory_again():
@@ -178,7 +178,21 @@ def test_what_runs_at_a_time_and_no_cache_holds_is_read_from_memory_again():
 
 
 def test_a_long_row_is_swept_by_tiles():
-    assert 256 <= first_tiles(rows(1024, 131072, "f32"))["b"] <= 16384
+    first = listed(rows(1024, 131072, "f32"), A100).lines[0]
+    assert 256 <= dict(point(first).tiles)["b"] <= 16384
+
+
+def test_blocks_of_a_cluster_share_a_few_long_rows():
+    x, out = buffer("x", "bf16", 16, 128256), buffer("out", "f32", 16, role="output")
+    v = load(x, i("a"), i("b"))
+    total = T.fold("b", "add", exp(T.binary("sub", v, T.fold("b", "max", v))))
+    first = listed(shape({"a": 16, "b": 128256}, [x, out], put(out, (i("a"),), total))).lines[0]
+    assert point(first).cluster == 8 and dict(point(first).tiles) == {"b": 128256}
+
+
+def test_blocks_of_a_cluster_share_columns_of_whole_lines():
+    first = point(listed(columns(8192, 4096, "bf16")).lines[0])
+    assert first.cluster > 1 and dict(first.tiles)["b"] * 2 == 128
 
 
 def test_a_fold_along_columns_reads_runs_of_neighbours():
