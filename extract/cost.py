@@ -7,11 +7,13 @@ the second-level cache, few blocks on many multiprocessors, and the share of blo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
 
 from extract.facts import levels
-from extract.work import Axes, Contraction, PartWork, Works, bytes_of
+from extract.work import Axes, PartWork, Works, bytes_of
 from ir.loop import Buffer, Form, KernelForm, Part
 from ir.machine import Machine
 from ir.term import Term
@@ -85,16 +87,21 @@ class Pricing:
         self.extents, self.buffers, self.machine, self.safe = extents, buffers, machine, safe
         self.works = Works(extents)
         self.row_bytes = ROW_BYTES * min(ROW_BLOCKS, machine.cluster_blocks)
+        self._tilings: dict[tuple[Axes, Axes, Axes, Axes], _Tiling] = {}
+        self._bytes = {name: b.bytes for name, b in buffers.items()}
 
     def cost(self, parts: Sequence[Part]) -> Cost:
         """The cost of a kernel made of these parts."""
         works = [PartWork([s.value for s in p.stores], frozenset(p.axes), self.works, self.safe) for p in parts]
         stored = sum(self._stored(p) for p in parts)
         traffic = [self._traffic(w) for w in works]
-        options = [list(self._under_tiles(w, t)) for w, t in zip(works, traffic, strict=True)]
-        moved = *self._fetched(t for ts in traffic for t in ts), stored
-        together = _alike(options) if len(options) > 1 else [[c] for c in options[0]]
-        best = min((self._time(costs, moved) for costs in together), key=lambda t: t.us)
+        fetched = [self._fetched(t) for t in traffic]
+        options = [self._under_tiles(w, t) for w, t in zip(works, traffic, strict=True)]
+        if len(parts) == 1:
+            best = min((self._time(c, (*fetched[0], stored)) for c in options[0]), key=_us)
+        else:
+            moved = *self._fetched([t for ts in traffic for t in ts]), stored
+            best = min((self._together(costs, fetched, moved) for costs in _alike(options)), key=_us)
         loops: dict[str, int] = {}
         for w in works:
             loops.update({a: max(n, loops.get(a, 0)) for a, n in w.sweeps.items()})
@@ -113,33 +120,43 @@ class Pricing:
         )
 
     def _stored(self, part: Part) -> int:
-        return sum(self._points(s.axes) * bytes_of(s.value.dtype) for s in part.stores)
-
-    def _points(self, axes: Axes) -> int:
-        return math.prod(max(1, self.extents[a]) for a in axes)
+        return sum(self.works.points(s.axes) * bytes_of(s.value.dtype) for s in part.stores)
 
     # ---- one part
 
-    def _under_tiles(self, w: PartWork, traffic: Sequence[_Traffic]) -> Iterator[_Tiled]:
-        main, m = w.main, self.machine
-        fetched = self._fetched(traffic)
-        number = {axes: k for k, axes in enumerate({w.axes, *w.counts, *(a for t in traffic for a in t.missing)})}
-        counts = [(number[a], [c.get(u, 0.0) for u in UNITS]) for a, c in w.counts.items()]
-        moved = [([number[a] for a in t.missing], t.bytes * t.visits) for t in traffic]
+    def _under_tiles(self, w: PartWork, traffic: Sequence[_Traffic]) -> list[_Tiled]:
+        m, tiling = self.machine, self._tiling(w)
+        units = {u: [0.0] * len(tiling.tiles) for u in UNITS}
+        for axes, work in w.counts.items():
+            for unit, n in work.items():
+                units[unit] = [x + n * k for x, k in zip(units[unit], tiling[axes], strict=True)]
+        cache = [0] * len(tiling.tiles)
+        for t in traffic:
+            most = map(max, zip(*(tiling[a] for a in t.missing), strict=True))
+            cache = [x + t.bytes * t.visits * k for x, k in zip(cache, most, strict=True)]
+        scalar_per_s, special_per_s = m.f32_flops_per_s / 2, m.special_per_s
         loops = max((w.folds if self._stays(w) else w.sweeps).values(), default=0)
-        spans: list[Spans] = []
-        for groups, share in _tiles(w, main):
-            spans = spans or [_along(w, axes, groups) for axes in number]
-            tiles = tuple(n for _, n in groups)
-            repeats = [_repeats(s, tiles) for s in spans]
-            tensor, scalar, special = (sum(repeats[at] * n[unit] for at, n in counts) for unit in range(3))
-            seconds = (
-                tensor / (m.tensor_flops_per_s * share),
-                scalar / (m.f32_flops_per_s / 2),
-                special / m.special_per_s,
+        found = zip(tiling.tiles, tiling.shares, *units.values(), cache, tiling[w.axes], strict=True)
+        return [
+            _Tiled(
+                (tensor / (m.tensor_flops_per_s * share), scalar / scalar_per_s, special / special_per_s),
+                cached,
+                blocks,
+                tile,
+                loops,
+                w.states,
             )
-            cache = sum(n * max([repeats[k] for k in at]) for at, n in moved)
-            yield _Tiled(seconds, fetched, cache, repeats[number[w.axes]], tiles, loops, w.states)
+            for tile, share, tensor, scalar, special, cached, blocks in found
+        ]
+
+    def _tiling(self, w: PartWork) -> _Tiling:
+        """The tiles of a part; parts alike in axes share them."""
+        main = w.main
+        rows, columns = (NONE, NONE) if main is None else (main.a.free - main.b.free, main.b.free - main.a.free)
+        key = w.axes, rows & w.axes, columns & w.axes, NONE if main else w.axes.intersection(w.sweeps)
+        if key not in self._tilings:
+            self._tilings[key] = _Tiling(*key, main is not None, self.works.points)
+        return self._tilings[key]
 
     def _stays(self, w: PartWork) -> bool:
         """Whether all that the part loops over stays in a block, so that it is folded without being loaded anew."""
@@ -150,10 +167,10 @@ class Pricing:
         """Bytes that come from memory and, where an earlier kernel made them, from cache; a buffer comes once."""
         bytes_of_buffer: dict[str, int] = {}
         for t in traffic:
-            once = min(t.bytes, self.buffers[t.buffer].bytes)
+            once = min(t.bytes, self._bytes[t.buffer])
             visits = 1 if once < self.machine.l2_bytes / 2 else t.visits
             bytes_of_buffer[t.buffer] = max(bytes_of_buffer.get(t.buffer, 0), once * visits)
-        warm = sum(n for name, n in bytes_of_buffer.items() if self.buffers[name].role != "input")
+        warm = sum([n for name, n in bytes_of_buffer.items() if self.buffers[name].role != "input"])
         return sum(bytes_of_buffer.values()) - warm, warm
 
     def _traffic(self, w: PartWork) -> list[_Traffic]:
@@ -169,31 +186,41 @@ class Pricing:
 
     # ---- the whole kernel
 
-    def _time(self, costs: Sequence[_Tiled], moved: tuple[int, int, int]) -> _Time:
+    def _together(
+        self, costs: Sequence[_Tiled], fetched: Sequence[tuple[int, int]], moved: tuple[int, int, int]
+    ) -> _Time:
+        """Parts side by side, of which the blocks of one do not speed up another."""
+        kernel = _Tiled(
+            (sum(c.seconds[0] for c in costs), sum(c.seconds[1] for c in costs), sum(c.seconds[2] for c in costs)),
+            sum(c.cache_bytes for c in costs),
+            sum(c.blocks for c in costs),
+            costs[0].tile,
+            max(c.sweeps for c in costs),
+            sum(c.states for c in costs),
+        )
+        alone = (self._time(c, (*f, 0)).us for c, f in zip(costs, fetched, strict=True))
+        found = self._time(kernel, moved)
+        return found._replace(us=max(found.us, *alone))
+
+    def _time(self, c: _Tiled, moved: tuple[int, int, int]) -> _Time:
         """The kernel under one tile; `moved` are bytes from memory, from cache and to memory."""
-        m, (cold, warm, stored) = self.machine, moved
-        blocks = sum(c.blocks for c in costs)
+        m, (cold, warm, stored), blocks = self.machine, moved, c.blocks
         split = min(MOST_SPLITS, m.sms // blocks) if blocks < m.sms else 1
         used = min(1.0, blocks * split / m.sms)
-        tensor, scalar, special = map(sum, zip(*(c.seconds for c in costs), strict=True))
+        tensor, scalar, special = c.seconds
         waves = blocks * split / m.sms
         tail = min(1.5, math.ceil(waves) / waves) if waves >= 1 and tensor else 1.0
         compute = max(tensor * tail, scalar + special) + 0.25 * min(tensor, scalar + special)
         transfer = (cold + stored) / m.copy_bytes_per_s + warm / m.l2_bytes_per_s
-        cache = (sum(c.cache_bytes for c in costs) + stored) / m.l2_bytes_per_s
+        cache = (c.cache_bytes + stored) / m.l2_bytes_per_s
         work, sent, cached = compute / used, transfer / max(used, 0.05), cache / used
         body = max(work, sent, cached) + OVERLAP_LOSS * min(work, sent)
         merge = (1.0 + 2e6 * split * stored / m.l2_bytes_per_s) if split > 1 else 0.0
-        loops = max(c.sweeps for c in costs) + STATE_SHARE * sum(c.states for c in costs)
-        us = m.launch_us + m.sweep_us * loops + body * 1e6 + merge
-        if len(costs) > 1:  # the blocks of one part do not speed up another
-            us = max(us, *(self._time([c], (*c.fetched, 0)).us for c in costs))
-        total = cold + warm + stored
-        return _Time(us, total, blocks, compute * 1e6, transfer * 1e6, cache * 1e6, costs[0].tile)
+        us = m.launch_us + m.sweep_us * (c.sweeps + STATE_SHARE * c.states) + body * 1e6 + merge
+        return _Time(us, cold + warm + stored, blocks, compute * 1e6, transfer * 1e6, cache * 1e6, c.tile)
 
 
-@dataclass(frozen=True)
-class _Traffic:
+class _Traffic(NamedTuple):
     """A load: bytes of its index range, loops that fetch it anew, and the free axes along which tiles repeat it."""
 
     buffer: str
@@ -202,12 +229,10 @@ class _Traffic:
     missing: frozenset[Axes]
 
 
-@dataclass(frozen=True)
-class _Tiled:
-    """One part under one tile: seconds by unit, bytes from memory and from earlier kernels, bytes through the cache."""
+class _Tiled(NamedTuple):
+    """One part under one tile: seconds by unit, and bytes through the cache."""
 
     seconds: tuple[float, float, float]
-    fetched: tuple[int, int]
     cache_bytes: int
     blocks: int
     tile: tuple[int, ...]
@@ -215,8 +240,7 @@ class _Tiled:
     states: int
 
 
-@dataclass(frozen=True)
-class _Time:
+class _Time(NamedTuple):
     us: float
     bytes: int
     blocks: int
@@ -224,6 +248,10 @@ class _Time:
     memory_us: float
     cache_us: float
     tile: tuple[int, ...]
+
+
+_us = itemgetter(0)
+NONE: Axes = frozenset()
 
 
 def _alike(options: Sequence[Sequence[_Tiled]]) -> list[Sequence[_Tiled]]:
@@ -235,40 +263,29 @@ def _alike(options: Sequence[Sequence[_Tiled]]) -> list[Sequence[_Tiled]]:
     return [[min(o, key=lambda c: sum(c.seconds)) for o in options]]
 
 
-Groups = tuple[tuple[Axes, int], ...]
+class _Tiling(dict[Axes, list[int]]):
+    """The tiles that a part may have: positions along groups of its free axes, and shares of the peak rate.
 
+    By a set of axes, how many of each tile lie along it: so often work that lacks these axes is repeated.
+    """
 
-def _tiles(w: PartWork, main: Contraction | None) -> Iterator[tuple[Groups, float]]:
-    """Groups of free axes with the positions of each that one tile covers, and the share of the peak rate."""
-    if main is not None:
-        m, n = (main.a.free - main.b.free) & w.axes, (main.b.free - main.a.free) & w.axes
-        rows, columns = w.points(m), w.points(n)
-        best: dict[Groups, float] = {}
-        for bm, bn, share in TILES:
-            groups = (m, min(bm, rows)), (n, min(bn, columns)), (w.axes - m - n, 1)
-            best[groups] = max(share, best.get(groups, 0.0))
-        yield from best.items()
-        return
-    across = frozenset(w.sweeps) & w.axes
-    if across:
-        yield ((w.axes - across, 1), (across, w.points(across))), 1.0
-    else:
-        yield ((w.axes, POINTS),), 1.0
+    def __init__(
+        self, axes: Axes, rows: Axes, columns: Axes, across: Axes, contracts: bool, points: Callable[[Axes], int]
+    ) -> None:
+        self.points = points
+        tiles: dict[tuple[int, ...], float] = {}
+        if contracts:
+            self.groups: Sequence[Axes] = (rows, columns, axes - rows - columns)
+            for bm, bn, share in TILES:
+                tile = min(bm, points(rows)), min(bn, points(columns)), 1
+                tiles[tile] = max(share, tiles.get(tile, 0.0))
+        elif across:
+            self.groups, tiles = (axes - across, across), {(1, points(across)): 1.0}
+        else:
+            self.groups, tiles = (axes,), {(POINTS,): 1.0}
+        self.tiles, self.shares = [*tiles], [*tiles.values()]
 
-
-Spans = tuple[tuple[int, int, int], ...]
-
-
-def _along(w: PartWork, axes: Axes, groups: Groups) -> Spans:
-    """Per group of axes that `axes` meets: its number, positions along `axes`, and along the rest of the group."""
-    return tuple(
-        (k, w.points(group & axes), w.points(group - axes)) for k, (group, _) in enumerate(groups) if group & axes
-    )
-
-
-def _repeats(spans: Spans, tiles: tuple[int, ...]) -> int:
-    """How many tiles lie along a set of axes, so how often work that lacks these axes is repeated."""
-    out = 1
-    for k, points, rest in spans:
-        out *= -(-points // max(1, tiles[k] // rest))
-    return out
+    def __missing__(self, axes: Axes) -> list[int]:
+        met = [(k, self.points(g & axes), self.points(g - axes)) for k, g in enumerate(self.groups) if g & axes]
+        self[axes] = [math.prod([-(-n // max(1, tile[k] // rest)) for k, n, rest in met]) for tile in self.tiles]
+        return self[axes]

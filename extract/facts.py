@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from ir import term as T
 from ir.node import postorder
-from ir.term import Term
+from ir.term import Term, union
 
 V = TypeVar("V")
 Levels = Mapping[str, int]
@@ -37,7 +37,7 @@ class Fact(Generic[V]):
 @Fact
 def open_states(t: Term, kids: list[frozenset[str]]) -> frozenset[str]:
     """Names of states that are read and not carried by a stream inside."""
-    names = frozenset[str]().union(*kids)
+    names = union(kids)
     match t:
         case T.State(name):
             return names | {name}
@@ -49,7 +49,7 @@ def open_states(t: Term, kids: list[frozenset[str]]) -> frozenset[str]:
 @Fact
 def buffers_read(t: Term, kids: list[frozenset[str]]) -> frozenset[str]:
     """Names of the buffers that are loaded."""
-    names = frozenset[str]().union(*kids)
+    names = union(kids)
     return names | {t.buffer} if isinstance(t, T.Load) else names
 
 
@@ -109,14 +109,14 @@ def size(t: Term, kids: list[int]) -> int:
 @Fact
 def streams(t: Term, kids: list[frozenset[T.Stream]]) -> frozenset[T.Stream]:
     """The streams inside."""
-    found = frozenset[T.Stream]().union(*kids)
+    found = union(kids)
     return found | {t} if isinstance(t, T.Stream) else found
 
 
 @Fact
 def masks(t: Term, kids: list[frozenset[Term]]) -> frozenset[Term]:
     """Predicates that keep a value or put a constant in its place."""
-    found = frozenset[Term]().union(*kids)
+    found = union(kids)
     masked = isinstance(t, T.Select) and isinstance(t.y, T.Const | T.Identity)
     return found | {t.p} if isinstance(t, T.Select) and masked else found
 

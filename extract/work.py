@@ -79,6 +79,15 @@ class Footprint:
 NOTHING = Footprint(0, {}, 0)
 
 
+class _Points(dict[Axes, int]):
+    def __init__(self, extents: Mapping[str, int]) -> None:
+        self.extents = extents
+
+    def __missing__(self, axes: Axes) -> int:
+        self[axes] = math.prod(max(1, self.extents[a]) for a in axes)
+        return self[axes]
+
+
 class Works:
     """Footprints of terms over axes with these extents. What a term takes is what its children take and its own work."""
 
@@ -87,15 +96,10 @@ class Works:
         self.items: list[Item] = []
         self._number: dict[tuple[Term, Context], int] = {}
         self._known: dict[Place, Footprint] = {}
-        self._points: dict[Axes, int] = {}
+        self.points: Callable[[Axes], int] = _Points(extents).__getitem__
+        """Number of positions along axes; an empty axis counts as one position."""
         self.noted = 0
         """A bit for every item that is more than operations: loads, contractions, exponentials."""
-
-    def points(self, axes: Axes) -> int:
-        """Number of positions along the axes; an empty axis counts as one position."""
-        if axes not in self._points:
-            self._points[axes] = math.prod(max(1, self.extents[a]) for a in axes)
-        return self._points[axes]
 
     def of(self, roots: Iterable[Term]) -> Footprint:
         """The work of terms that one kernel computes."""
@@ -119,6 +123,8 @@ class Works:
 
     def _joined(self, parts: Sequence[Footprint]) -> Footprint:
         """Footprints together; what several have counts once."""
+        if len(parts) == 1:
+            return parts[0]
         first, *rest = sorted(parts, key=lambda f: -len(f.sums)) or [NOTHING]
         have, sums, flops = first.items, dict(first.sums), first.flops
         for f in rest:
@@ -254,8 +260,11 @@ class PartWork:
         self.counts: dict[Axes, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         kept = _kept_shares(outs, axes, works.extents)
         dear = ((i.group, i.n * (UNSAFE - 1)) for i in noted if i.exponent is not None and not safe(i.exponent))
-        for (own, unit, spared), work in (*found.sums.items(), *dear):
-            self.counts[axes - own][unit] += work * math.prod(kept[a] for a in sorted(spared & kept.keys()))
+        sums = [*found.sums.items(), *dear]
+        lacked = {own: axes - own for (own, _, _), _ in sums}
+        for (own, unit, spared), work in sums:
+            share = math.prod([kept[a] for a in sorted(spared & kept.keys())]) if kept else 1
+            self.counts[lacked[own]][unit] += work * share
         for i in noted:
             if i.load is not None:
                 self.loads[i.load].append((axes - i.own, i.context))

@@ -51,10 +51,10 @@ class Tensor(Node):
         """The shape, from the operands'."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """The children that are tensors."""
-        return tuple(c for c in self.children if isinstance(c, Tensor))
+        return tuple([c for c in self.children if isinstance(c, Tensor)])
 
 
 class Input(Tensor):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterable
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -11,16 +12,23 @@ from ir.node import IRError, Node
 from ir.ops import BINARY, MONOIDS, UNARY
 
 ORIGINS = ("op", "cast")
+V = TypeVar("V")
+
+
+def union(sets: Iterable[frozenset[V]]) -> frozenset[V]:
+    """The union of the sets: one of them where it holds all others, so that terms share what they need not own."""
+    out = frozenset[V]()
+    for s in sets:
+        if not s <= out:
+            out = s if out <= s else out | s
+    return out
 
 
 class Term(Node):
     """A typed scalar expression. `dtype` is the type of its value, `free` the axes it depends on."""
 
-    @property
-    def terms(self) -> tuple[Term, ...]:
-        """The children, all of which are terms."""
-        return self.children  # type: ignore[return-value]
-
+    terms: ClassVar[tuple[Term, ...]]
+    """The children, all of which are terms."""
     dtype: ClassVar[DType]
     """The type of the value; `any` for a symbolic identity or a state of unknown type."""
     free: ClassVar[frozenset[str]]
@@ -29,6 +37,7 @@ class Term(Node):
     def check(self) -> None:
         """Compute the type and the free axes, which raises where a law is broken."""
         held = vars(self)
+        held["terms"] = self.children
         held["dtype"] = self.type_law()
         held["free"] = self.axis_law()
 
@@ -38,7 +47,7 @@ class Term(Node):
 
     def axis_law(self) -> frozenset[str]:
         """The free axes, from the children's."""
-        return frozenset[str]().union(*(t.free for t in self.terms))
+        return union(t.free for t in self.terms)
 
 
 class Const(Term):
@@ -281,7 +290,7 @@ class Stream(Term):
         raise IRError(f"stream {self.axis}: no state is named {self.result}")
 
     def axis_law(self) -> frozenset[str]:
-        return frozenset[str]().union(*(c.free for c in self.carries)) - {self.axis}
+        return union(c.free for c in self.carries) - {self.axis}
 
 
 class Prefix(Term):
