@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import shutil
@@ -324,4 +325,5 @@ def show_rows(files: list[Path] | None) -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # as the command line does
     app()

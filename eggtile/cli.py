@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -254,4 +255,5 @@ def called(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> None:
     """Entry point of the command."""
+    gc.freeze()  # what was imported stays: each full collection would walk it for 0.3 s
     sys.exit(called())

@@ -19,6 +19,7 @@ DECLARATIONS = """
 (function folded (E) Axes :merge (set-intersect old new))
 (function dtype (E) i64 :merge (& old new))
 (relation axis (String))
+(relation member (Axes String))
 (relation computes (String))
 (relation keeps (String))
 (relation compares (String))
@@ -146,11 +147,20 @@ _OPERATORS = """
 (rule ((= e (Scan j o x)) (places o)) ((set (dtype e) 512)) :ruleset facts)
 """
 
-SHAPES = """
+ENUMERATED = 4
+"""Axes of a fold that are listed one by one; every axis of the program is tried on folds over more."""
+SHAPES = (
+    "\n".join(
+        f"(rule ((= e (Fold s o b)) (< {k} (set-length s)) (= j (set-get s {k}))) ((member s j)) :ruleset facts)"
+        for k in range(ENUMERATED)
+    )
+    + f"""
+(rule ((= e (Fold s o b)) (< {ENUMERATED} (set-length s)) (axis j) (set-contains s j)) ((member s j)) :ruleset facts)
 (rule ((= e (Unary o x)) (!= o "neg")) ((atom e)) :ruleset facts)
 (rule ((= e (Binary o x y)) (!= o "mul")) ((atom e)) :ruleset facts)
 (rule ((= e (Fold s o b)) (= 1 (set-length s)) (= j (set-get s 0))) ((single e j o b)) :ruleset facts)
 """
+)
 
 SIGNS = """
 (rule ((= e (Identity "mul"))) ((positive e)) :ruleset facts)

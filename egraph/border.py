@@ -26,11 +26,11 @@ def kept_whole(terms: Sequence[T.Term]) -> tuple[dict[T.Term, Axes], dict[T.Term
         if isinstance(t, T.Fold):
             own |= frozenset(t.axes)
         for k in t.terms:
-            around[k] = around.get(k, NONE) | own
+            around[k] = T.union((around.get(k, NONE), own))
     folded: dict[T.Term, Axes] = {}
     whole: dict[T.Term, Axes] = {}
     for t in terms:
-        inside = NONE.union(*(folded[k] for k in t.terms))
+        inside = T.union(folded[k] for k in t.terms)
         match t:
             case T.Fold(axes, _, x):
                 inside |= frozenset(axes)

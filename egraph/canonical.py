@@ -26,21 +26,22 @@ def ranks(nodes: Classes) -> dict[int, int]:
     for s in sorted(by_size):
 
         def key(c: int, s: int = s) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
-            useful = (n for n in nodes[c] if c not in n.children)
-            smallest = (n for n in useful if 1 + sum(size[k] for k in n.children) == s)
-            return min(_key(n, rank) for n in smallest)
+            useful = [n for n in nodes[c] if c not in n.children]
+            smallest = (n for n in useful if len(useful) == 1 or 1 + sum([size[k] for k in n.children]) == s)
+            return min([_key(n, rank) for n in smallest])
 
-        for c in sorted(by_size[s], key=key):
+        alike = by_size[s]
+        for c in sorted(alike, key=key) if len(alike) > 1 else alike:
             rank[c] = len(rank)
     return rank
 
 
 def _key(n: ENode, rank: dict[int, int]) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
-    return n.op, tuple(f"{p:020d}" if isinstance(p, int) else p for p in n.payload), _operands(n, rank)
+    return n.op, tuple([f"{p:020d}" if isinstance(p, int) else p for p in n.payload]), _operands(n, rank)
 
 
 def _operands(n: ENode, rank: dict[int, int]) -> tuple[int, ...]:
-    children = (rank[k] for k in n.children)
+    children = [rank[k] for k in n.children]
     return tuple(sorted(children)) if n.op == "Binary" and n.payload[0] in COMMUTING else tuple(children)
 
 
@@ -52,8 +53,9 @@ def _sizes(nodes: Classes) -> dict[int, int]:
         for n in ns:
             if not n.children:
                 queue.append((1, c))
-            count = [len(set(n.children))]
-            for k in set(n.children):
+            kids = set(n.children)
+            count = [len(kids)]
+            for k in kids:
                 parents[k].append((c, count, n.children))
     heapq.heapify(queue)
     size: dict[int, int] = {}
@@ -65,11 +67,11 @@ def _sizes(nodes: Classes) -> dict[int, int]:
         for parent, count, children in parents[c]:
             count[0] -= 1
             if not count[0] and parent not in size:
-                heapq.heappush(queue, (1 + sum(size[k] for k in children), parent))
+                heapq.heappush(queue, (1 + sum([size[k] for k in children]), parent))
     return size
 
 
 def renumbered(nodes: Iterable[ENode], rank: dict[int, int], own: int) -> tuple[ENode, ...]:
     """The sorted nodes of class `own` in canonical numbers, less those that hold their own class."""
-    useful = (n for n in nodes if own not in n.children)
-    return tuple(sorted({ENode(n.op, n.payload, _operands(n, rank)) for n in useful}))
+    useful = [ENode(n.op, n.payload, _operands(n, rank)) for n in nodes if own not in n.children]
+    return tuple(sorted(set(useful)) if len(useful) > 1 else useful)

@@ -127,7 +127,7 @@ def addend_leaves_maximum(c: Term, r: Term, s: Axes) -> tuple[Term, Term]:
 @relational("contraction", "reassociating", "hoist")
 def sum_of_a_constant() -> list[Rule]:
     """The sum over an axis of a value that does not depend on it is the value times the extent."""
-    body = '(= e (Fold s "add" b)) (axis j) (set-contains s j) (= f_b (free b)) (set-not-contains f_b j) (= d (dtype e))'
+    body = '(= e (Fold s "add" b)) (member s j) (= f_b (free b)) (set-not-contains f_b j) (= d (dtype e))'
     single, several = "(= 1 (set-length s))", "(< 1 (set-length s))"
     count, rest = '(Round d "op" (Extent j))', '(Fold (set-remove s j) "add" b)'
     return [

@@ -78,11 +78,16 @@ class Constructor:
 
 
 @cache
+def _fields(of: type[T.Term]) -> tuple[tuple[str, str], ...]:
+    """Every field of a Term class with its kind."""
+    return tuple((f.name, _KIND[str(f.type)]) for f in fields(of))
+
+
+@cache
 def _constructor(op: str, arity: int) -> Constructor:
     kinds: list[str] = []
     suffix = ""
-    for f in fields(CLASSES[op]):
-        kind = _KIND[str(f.type)]
+    for _, kind in _fields(CLASSES[op]):
         if kind == "terms":
             suffix, kinds = str(arity), kinds + ["term"] * arity
         else:
@@ -125,9 +130,9 @@ def arguments(
 ) -> list[str]:
     """The columns of the row of `t`, given the numbers of its subterms and the names of its sets of axes."""
     out: list[str] = []
-    for f in fields(t):
-        value = getattr(t, f.name)
-        match _KIND[str(f.type)]:
+    for name, kind in _fields(type(t)):
+        value = getattr(t, name)
+        match kind:
             case "term":
                 out.append(str(number[value]))
             case "terms":
@@ -144,10 +149,13 @@ def arguments(
 
 
 class AxisSets:
-    """Sets of axes by their names in row files; `text` defines each once, from a smaller one where that is known."""
+    """Sets of axes by their names in row files, each defined once: small ones are rows, filled up with one of their axes;
+    a set of which a large part is known is made from that by a command of its own.
+    """
 
     def __init__(self) -> None:
-        self.text: list[str] = []
+        self.larger: list[str] = []
+        self.small: list[list[str]] = []
         self._names: dict[frozenset[str], str] = {}
 
     def named(self, axes: Collection[str], near: Iterable[frozenset[str]] = ()) -> str:
@@ -156,13 +164,38 @@ class AxisSets:
         if key not in self._names:
             parts = [p for p in near if p in self._names and p <= key]
             part = max(parts, key=len, default=frozenset[str]())
-            rest = " ".join(f'"{a}"' for a in sorted(key - part))
-            value = f"(set-of {rest})" if rest else "(set-empty)"
+            name, rest = str(len(self._names)), sorted(key - part)
+            self._names[key] = name
             if part:
-                value = f'(set-union (axes_named "{self._names[part]}") {value})'
-            self._names[key] = str(len(self._names))
-            self.text.append(f'(set (axes_named "{self._names[key]}") {value})')
+                more = " ".join(f'"{a}"' for a in rest)
+                value = f'(set-union (axes_named "{self._names[part]}") (set-of {more}))'
+                self.larger.append(f'(set (axes_named "{name}") {value})')
+            elif rest:
+                self.small.append([name, *rest])
+            else:
+                self.larger.append(f'(set (axes_named "{name}") (set-empty))')
         return self._names[key]
+
+    @property
+    def _width(self) -> int:
+        return max(map(len, self.small), default=2)
+
+    @property
+    def lines(self) -> list[str]:
+        """The rows of the small sets."""
+        return ["\t".join(row + row[1:2] * (self._width - len(row))) for row in self.small]
+
+    @property
+    def text(self) -> tuple[str, ...]:
+        """The commands that make all sets."""
+        axes = " ".join(f"a{k}" for k in range(self._width - 1))
+        return (
+            f"(relation in_set (String{' String' * (self._width - 1)}))",
+            f'(rule ((in_set k {axes})) ((set (axes_named k) (set-of {axes}))) :ruleset insert :name "insert sets")',
+            '(input in_set "set.tsv")',
+            "(run-schedule (run insert))",
+            *self.larger,
+        )
 
 
 @dataclass(frozen=True)
@@ -195,7 +228,8 @@ def encode(roots: Iterable[T.Term], tags: Iterable[tuple[str, T.Term, tuple[T.Te
     lines: dict[str, list[str]] = defaultdict(list)
     sets = AxisSets()
     for t, k in number.items():
-        c = used.setdefault(constructor_of(t).name, constructor_of(t))
+        c = constructor_of(t)
+        used.setdefault(c.name, c)
         lines[c.name].append("\t".join([str(k), *arguments(t, seen_as, sets.named)]))
         hidden = whole.get(t, frozenset())
         known = sets.named(t.free), sets.named(folded[t] | hidden, [folded[x] for x in t.terms])
@@ -213,6 +247,7 @@ def encode(roots: Iterable[T.Term], tags: Iterable[tuple[str, T.Term, tuple[T.Te
     text = [c.signature for c in used.values() if c.op == "Tensor"]
     text += [c.row_signature for c in used.values()]
     text += [KNOWN, *sets.text, *(f'(input in_{name} "{name}.tsv")' for name in lines)]
+    lines["set"] = sets.lines
     files = {name: "\n".join(rows) + "\n" for name, rows in lines.items()}
     return Rows(number, tuple(used.values()), files, "\n".join(text))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ir.loop import LoopProgram
 from ir.node import IRError
@@ -14,8 +15,7 @@ class EGraphError(IRError):
     """A law, a budget or a program that the e-graph refuses; the message is one sentence."""
 
 
-@dataclass(frozen=True, order=True)
-class ENode:
+class ENode(NamedTuple):
     """One way to make a class: `op` is the Term class's name, `payload` its other fields in order, `children` classes.
 
     A field that is a tuple is spread in place: a Fold has payload (*axes, monoid), a Load children (*index).

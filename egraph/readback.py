@@ -76,7 +76,10 @@ class Reader:
 
     def id(self, value: bindings.Value) -> int:
         """The number of a class."""
-        return self.ids.setdefault(value, len(self.ids))
+        found = self.ids.get(value)
+        if found is None:
+            found = self.ids[value] = len(self.ids)
+        return found
 
     def string(self, value: bindings.Value) -> str:
         """A string of the graph."""

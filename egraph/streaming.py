@@ -49,7 +49,7 @@ DEMAND = f"""
 (rule ((eneed j e) (= e (Fold s "add" b)) (set-not-contains s j)) ((eneed j b)) :ruleset split)
 (rule ((eneed j e) {constant("e", "j").facts}) ((esplit e j e {_ONE})) :ruleset split)
 (rule ((eneed j e) {varies("e", "j").facts} {no_fold("e", "j").facts}) ((esplit e j {_ONE} e)) :ruleset split)
-(rule ((= e (Fold s o b)) (< 1 (set-length s)) (axis j) (set-contains s j) {has_fold("b", "j").facts} (combines o))
+(rule ((= e (Fold s o b)) (< 1 (set-length s)) (member s j) {has_fold("b", "j").facts} (combines o))
       ((single e j o (Fold (set-remove s j) o b))) :ruleset split)
 (rule ((= n (New j e)) (= e (Whole s x)) {has_fold("e", "j").facts}) ((union n (New j x))) :ruleset push)
 (rule ((= n (Old j e)) (= e (Whole s x)) {has_fold("e", "j").facts}) ((union n (Old j x))) :ruleset push)

@@ -17,7 +17,7 @@ from egraph.law import Rule, apart, constant, disjoint, floating, has_fold, no_f
 DEMAND = f"""
 (relation shifted (String Axes E))
 (relation shifts (E Axes E E))
-(rule ((= e (Fold s "add" b)) (axis j) (set-contains s j) {has_fold("b", "j").facts}) ((shifted j s b)) :ruleset split)
+(rule ((= e (Fold s "add" b)) (member s j) {has_fold("b", "j").facts}) ((shifted j s b)) :ruleset split)
 (rule ((shifted j s e) (= e (Binary "mul" p q)) {has_fold("e", "j").facts})
       ((shifted j s p) (shifted j s q)) :ruleset split)
 (rule ((shifted j s e) (= e (Binary "add" p q)) {has_fold("e", "j").facts}) ((aneed s e)) :ruleset split)
@@ -182,7 +182,7 @@ def sum_of_varying_addends_splits() -> list[Rule]:
     parts = (
         f"{has_fold('p', 'j').facts} {varies('p', 'j').facts} {no_fold('q', 'j').facts} {varies('q', 'j').facts}"
     )
-    total = '(= e (Fold s "add" b)) (axis j) (set-contains s j)'
+    total = '(= e (Fold s "add" b)) (member s j)'
     sums = _add('(Fold s "add" {})', '(Fold s "add" {})')
     return [
         (f'{total} (= b (Binary "add" p q)) {parts}', f"(union e {sums.format('p', 'q')})"),

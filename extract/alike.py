@@ -51,13 +51,15 @@ class Speller:
         """The terms of the heads; `nodes` has all terms below them, children first, each with what stands in its place."""
         shape: dict[Term, int] = {}
         kids: dict[Term, Sequence[Term]] = {}
+        held: dict[Term, Sequence[Name]] = {}
         for t, node in nodes.items():
-            kids[t] = sorted(node.terms, key=shape.__getitem__) if unordered(node) else node.terms
-            own = [self._kind(n) for n in names_of(node)]
-            own = sorted(own) if _is_set(node) else own
-            shape[t] = self._number((type(node).__name__, payload(node), *own, *(shape[k] for k in kids[t])))
+            kids[t] = below = sorted(node.terms, key=shape.__getitem__) if unordered(node) else node.terms
+            held[t] = names_of(node)
+            own = [self._kind(n) for n in held[t]]
+            own = sorted(own) if own and _is_set(node) else own
+            shape[t] = self._number((type(node), payload(node), *own, *[shape[k] for k in below]))
         ordered = sorted(heads, key=lambda h: [shape[t] for t in h[2]])
-        text, names = self._walked(ordered, nodes, kids, shape)
+        text, names = self._walked(ordered, nodes, kids, shape, held)
         axes, buffers = (tuple(n for kind, n in names if kind == wanted) for wanted in ("axis", "buffer"))
         return Spelling(text, axes, buffers)
 
@@ -67,6 +69,7 @@ class Speller:
         nodes: Mapping[Term, Term],
         kids: Mapping[Term, Sequence[Term]],
         shape: Mapping[Term, int],
+        held: Mapping[Term, Sequence[Name]],
     ) -> tuple[Text, list[Name]]:
         """A walk that shapes direct, each term once, with names numbered by first use; and the names in order."""
         numbers: dict[Name, int] = {}
@@ -81,7 +84,7 @@ class Speller:
             found, stack, done = list[int](), [root], {root}
             while stack:
                 t = stack.pop()
-                found += sorted(numbers.get(n, len(nodes)) for n in names_of(nodes[t]))
+                found += sorted(numbers.get(n, len(nodes)) for n in held[t])
                 stack += [k for k in kids[t] if k not in done]
                 done.update(kids[t])
             return found
@@ -93,14 +96,14 @@ class Speller:
                 t, done = stack.pop()
                 node = nodes[t]
                 if done:
-                    text.append(tuple(sorted(numbered(sorted(names_of(node), key=self._kind)))))
+                    text.append(tuple(sorted(numbered(sorted(held[t], key=self._kind)))))
                 elif t in seen:
                     text.append(seen[t])
                 else:
                     seen[t] = len(seen)
                     if _is_set(node):  # numbered by the uses in the body
                         stack.append((t, True))
-                    text.append((shape[t], *numbered(() if _is_set(node) else names_of(node))))
+                    text.append((shape[t], *numbered(() if _is_set(node) else held[t])))
                     below = kids[t]
                     if unordered(node) and len({shape[k] for k in below}) < len(below):
                         below = sorted(below, key=lambda k: (shape[k], uses(k)))

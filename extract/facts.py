@@ -20,17 +20,16 @@ class Fact(Generic[V]):
         self.rule, self.slot = rule, f"fact.{rule.__name__}"
 
     def __call__(self, root: Term) -> V:
-        known = vars(root)
-        if self.slot not in known:
-            stack = [root]
-            while stack:
-                t = stack[-1]
-                missing = [k for k in t.terms if self.slot not in vars(k)]
-                if missing:
-                    stack.extend(missing)
-                else:
-                    vars(stack.pop())[self.slot] = self.rule(t, [vars(k)[self.slot] for k in t.terms])
-        found: V = known[self.slot]
+        stack, slot = [root], self.slot
+        while slot not in vars(root):
+            t = stack[-1]
+            try:
+                known = [vars(k)[slot] for k in t.terms]
+            except KeyError:
+                stack += [k for k in t.terms if slot not in vars(k)]
+            else:
+                vars(stack.pop())[slot] = self.rule(t, known)
+        found: V = vars(root)[slot]
         return found
 
 
