@@ -248,7 +248,7 @@ def encode(roots: Iterable[T.Term], tags: Iterable[tuple[str, T.Term, tuple[T.Te
     text += [c.row_signature for c in used.values()]
     text += [KNOWN, *sets.text, *(f'(input in_{name} "{name}.tsv")' for name in lines)]
     lines["set"] = sets.lines
-    files = {name: "\n".join(rows) + "\n" for name, rows in lines.items()}
+    files = {name: "".join(f"{row}\n" for row in rows) for name, rows in lines.items()}
     return Rows(number, tuple(used.values()), files, "\n".join(text))
 
 
