@@ -164,7 +164,7 @@ def _difference(law: Law, sample: Sample) -> str | None:
             return [np.asarray(evaluate(t, sample.extents, {}, order, exact, sample.values)) for t in terms]
 
     left, right = own = sides(False)
-    where = _bits_differ(*own) if bitwise else _less_right(*own, *sides(True), sample.left.dtype)
+    where = _bits_differ(*own) if bitwise else _less_right(sample.left.dtype, *own, *sides(True))
     if not bitwise and not where.any():
         left, right = sides(True)
         where = _apart(left, right)
@@ -174,7 +174,7 @@ def _difference(law: Law, sample: Sample) -> str | None:
     return f"left is {left[at]} and right is {right[at]} of {sample.left.dtype}"
 
 
-def _less_right(left: Array, right: Array, true_left: Array, true_right: Array, dtype: DType) -> Array:
+def _less_right(dtype: DType, left: Array, right: Array, true_left: Array, true_right: Array) -> Array:
     """Where a finite right side in its own type is farther from what it should be than the left one and some roundings."""
     if left.dtype.kind != "f":
         return np.asarray(left != right)
