@@ -66,6 +66,8 @@ def derived(region: Region, forms: Sequence[Form]) -> tuple[Derivation, list[set
         for m in matches:
             users.setdefault(id(m), set()).add(n)
     found = derivation(graph, (m for matches in needs for m in matches))
+    for m in found.helpers:
+        users[id(m)] = set(range(len(forms)))
     return found, [set[int]().union(*(users[id(m)] for m in s.matches)) for s in found.steps]
 
 

@@ -9,15 +9,16 @@ as written and is carried as 0: steps between prefixes are claims about those th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from egraph.history import Match, Value
+from egraph.history import Key, Match, Value
 from egraph.matches import Sexp
 from egraph.prefixes import over, spelled_out
-from egraph.replay import Bound, Replay
+from egraph.replay import MAKERS, Bound, Replay
 from egraph.trace import Explained
 from ir import term as T
 from ir.dtype import Array, is_float, numpy_type
@@ -83,15 +84,19 @@ class Derivation:
 
     steps: tuple[Step, ...]
     left: tuple[Match, ...]
+    helpers: tuple[Match, ...] = ()
+    """Matches among the steps' that show terms of one class to be equal, for others that need it."""
 
 
 def derivation(graph: Explained, matches: Iterable[Match], seed: int = 0) -> Derivation:
     """The steps of the laws among the matches."""
-    left = {id(m): m for m in matches}
+    wanted = list({id(m): m for m in matches}.values())
+    helpers = _helpers(graph, wanted)
     replay = Replay(graph)
     number = {i: c for c, ids in graph.trace.ids.items() for i in ids}
     steps: dict[tuple[str, Term, Term], Step] = {}
-    for m, bound in replay.replayed(tuple(left.values())):
+    left = {id(m): m for m in wanted}
+    for m, bound in replay.replayed([*wanted, *helpers]):
         left.pop(id(m), None)
         said = _Said(replay, m, bound)
         for sides in _equations(m):
@@ -107,7 +112,40 @@ def derivation(graph: Explained, matches: Iterable[Match], seed: int = 0) -> Der
                 given = *said.given(), *(Given(NUMBER, (t,)) for t in undefined)
                 place = number.get(said.within(sides[0]), -1)
                 steps[key] = Step(*key, place, own, said.bound, given, error, (m,))
-    return Derivation(tuple(steps.values()), tuple(left.values()))
+    return Derivation(tuple(steps.values()), tuple(left.values()), tuple(helpers))
+
+
+def _helpers(graph: Explained, wanted: list[Match]) -> list[Match]:
+    """Matches without which some of those wanted do not find what they need, as terms of one class are not yet equal.
+
+    They are looked for among all that put the classes of the variables of those together, or the classes of operands
+    there, and the needless are left out.
+    """
+
+    def stuck(more: list[Match]) -> list[Match]:
+        done = {id(m) for m, _ in Replay(graph).replayed([*wanted, *more])}
+        return [m for m in wanted if id(m) not in done]
+
+    left, helpers = stuck([]), list[Match]()
+    if left:
+        history = graph.trace.history
+        keys: dict[Value, list[Key]] = defaultdict(list)
+        for k, c in history.tables.outputs.items():
+            if k[0] in MAKERS:
+                keys[c].append(k)
+        own = {v for m in left for v in m.bound.values() if isinstance(v, int)}
+        below = {v for c in own for k in keys[c] for v in k[1] if isinstance(v, int)}
+        known = {id(m) for m in wanted}
+        found, _ = history.needed((keys[c][0], k) for c in sorted(own | below) for k in keys[c])
+        helpers = [m for m in found if id(m) not in known]
+        left = stuck(helpers)
+        size = len(helpers)
+        while size and helpers:
+            for at in range(len(helpers) - size, -1, -size):
+                rest = helpers[:at] + helpers[at + size :]
+                helpers = rest if stuck(rest) == left else helpers
+            size //= 2
+    return helpers
 
 
 def _equations(m: Match) -> Iterator[tuple[Sexp, Sexp]]:

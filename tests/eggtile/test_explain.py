@@ -174,3 +174,30 @@ def test_attention_in_bf16_streams_by_named_moves_of_roundings_which_strict_lack
     )
     assert moves <= {x["law"] for x in strict["default"]["missing"]}
     assert strict["default"]["cost_us"] == chosen["cost_us"]
+
+
+def balanced(x: torch.Tensor) -> torch.Tensor:
+    x = x.exp()
+    for _ in range(3):
+        x = x / x.sum(-1, True)
+        x = x / x.sum(0, True)
+    return x
+
+
+def normalised_twice(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(F.gelu(F.layer_norm(x, (13,)) @ w) @ w.T + x, (13,))
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes"),
+    [(balanced, [(4, 5)]), (normalised_twice, [(5, 13), (13, 6)])],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_a_step_finds_terms_equal_that_other_forms_of_the_program_made_equal(
+    fn: Callable[..., torch.Tensor], shapes: list[tuple[int, ...]]
+) -> None:
+    inputs = [torch.randn(s) for s in shapes]
+    compiled = choose_forms(capture_and_lower(fn, inputs, "p", Options(k=6, explain=True)))
+    for n in range(len(compiled.regions[0].listed)):
+        (found,) = chains(compiled.regions, "default", str(n))
+        assert found["not_replayed"] == 0 and all(s["holds"] for s in found["steps"])
