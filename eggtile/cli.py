@@ -247,6 +247,8 @@ def called(arguments: Sequence[str] | None = None) -> int:
     except OSError as e:
         typer.echo(f"eggtile: {e.filename or 'a file'}: {e.strerror or e}", err=True)
     except SystemExit as e:
+        if isinstance(e.__context__, BrokenPipeError):  # who reads the output has had enough
+            return 1
         typer.echo(f"eggtile: the program ends itself, with {e.code}", err=True)
     except typer.Abort:
         typer.echo("eggtile: stopped", err=True)

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -255,9 +255,14 @@ def loaded(path: Path) -> dict[str, Any]:
         raise RequestError(f"cannot read {path}: {e.strerror}") from None
     except json.JSONDecodeError as e:
         raise RequestError(f"{path} is not JSON: {e.msg} in line {e.lineno}") from None
-    if not isinstance(data, dict) or "regions" not in data:
+    except (UnicodeDecodeError, RecursionError):
+        raise RequestError(f"{path} is not JSON") from None
+    regions = data.get("regions") if isinstance(data, dict) else None
+    if not isinstance(regions, list) or not all(
+        isinstance(r, dict) and r.keys() >= {"forms", "classes"} for r in regions
+    ):
         raise RequestError(f"{path} is not a dump; eggtile dump --format json makes one")
-    return data
+    return cast(dict[str, Any], data)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -33,8 +34,9 @@ COMPARE: dict[type[ast.cmpop], Callable[[Value, Value], bool]] = {
     ast.GtE: operator.ge, ast.In: lambda x, y: x in y, ast.NotIn: lambda x, y: x not in y,
 }  # fmt: skip
 ARITHMETIC: dict[type[ast.operator], Callable[[Value, Value], Value]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: lambda x, y: x / y if y else math.nan,
 }  # fmt: skip
+"""Of numbers. What is divided by 0 compares with nothing."""
 
 
 def _total(form: Row, table: str, known: frozenset[str]) -> Callable[[str], int]:
@@ -83,13 +85,19 @@ def answers(data: Row, text: str) -> list[dict[str, Any]]:
 
     A class has id, op, name, origin (of one of its nodes), dtype, nodes, free, folded, joins, safe, positive.
     """
-    kind, _, condition = text.strip().partition(" where ")
+    kind, _, condition = f"{text.strip()} ".partition(" where ")
+    kind = kind.strip()
     if kind not in ("forms", "classes"):
         raise RequestError(f"a query starts with forms or classes, not {kind!r}")
     try:
-        tree = ast.parse(condition.strip() or "True", mode="eval").body
+        return _answers(data, kind, ast.parse(condition.strip() or "True", mode="eval").body)
     except SyntaxError as e:
-        raise RequestError(f"the condition {condition!r} is not an expression: {e.msg}") from None
+        raise RequestError(f"the condition {condition.strip()!r} is not an expression: {e.msg}") from None
+    except (RecursionError, MemoryError):
+        raise RequestError("the condition is nested too deeply") from None
+
+
+def _answers(data: Row, kind: str, tree: ast.expr) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for n, region in enumerate(data["regions"]):
         rows: Iterable[tuple[Mapping[str, Value], dict[str, Any]]]
@@ -134,9 +142,9 @@ def _value(e: ast.expr, names: Mapping[str, Value]) -> Value:
         case ast.UnaryOp(ast.Not(), x):
             return not of(x)
         case ast.UnaryOp(ast.USub(), x):
-            return -of(x)
+            return -_number(of(x), e)
         case ast.BinOp(x, op, y) if type(op) in ARITHMETIC:
-            return _applied(ARITHMETIC[type(op)], of(x), of(y), e)
+            return ARITHMETIC[type(op)](_number(of(x), e), _number(of(y), e))
         case ast.Compare(ast.Name(name), [op]) if name not in names and not isinstance(op, ast.In | ast.NotIn):
             raise RequestError(
                 f"{name} is no field; fields are {', '.join(n for n in names if not callable(names[n]))}"
@@ -150,6 +158,12 @@ def _value(e: ast.expr, names: Mapping[str, Value]) -> Value:
                 raise RequestError(f"{name} takes no name in parentheses; those that do are {_functions(names)}")
             return names[name](argument)
     raise RequestError(f"{ast.unparse(e)!r} is not part of the query language")
+
+
+def _number(x: Value, e: ast.expr) -> float:
+    if not isinstance(x, int | float):
+        raise RequestError(f"{ast.unparse(e)!r} calculates with {_said(x)}")
+    return x
 
 
 def _applied(op: Callable[[Value, Value], Value], x: Value, y: Value, e: ast.expr) -> Value:

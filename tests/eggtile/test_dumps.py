@@ -148,11 +148,29 @@ def test_queries_find_forms_and_classes(dumps: dict[str, Path]) -> None:
         "forms where sweeps == 1",
         "forms where cost < 3",
         "forms with one sweep",
+        "forms where -laws",
+        "forms where 'a' * 99999999999 == 'b'",
+        f"forms where {'not ' * 3000}1",
     ],
 )
 def test_what_the_language_lacks_is_refused(dumps: dict[str, Path], text: str) -> None:
     with pytest.raises(RequestError):
         answers(json.loads(dumps["default"].read_text()), text)
+
+
+def test_what_is_divided_by_0_compares_with_nothing(dumps: dict[str, Path]) -> None:
+    data = json.loads(dumps["default"].read_text())
+    assert not answers(data, "forms where flops / 0 < 1 or flops / 0 >= 1")
+    assert answers(data, "forms where bytes / (kernels - 1) > 0 or kernels == 1")
+
+
+@pytest.mark.parametrize("content", [b"[]", b'{"regions": 3}', b'{"regions": [{}]}', b"\xff\xfe", b"[" * 100_000])
+def test_a_file_that_is_no_dump_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "d.json"
+    path.write_bytes(content)
+    for command in (("query", str(path), "forms"), ("diff", str(path), str(path))):
+        found = called(*command)
+        assert found.exit_code == 2 and found.stderr.count("\n") == 1
 
 
 def test_a_drawing_holds_every_class_or_says_how_many_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
