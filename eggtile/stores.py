@@ -36,6 +36,8 @@ def opened(given: str | Path | None = None, write: bool = False) -> Evidence | N
         if not Path(given).exists():
             raise RequestError(f"there is no file {given}")
         return Evidence(None, under=Path(given))
+    if given and not write and not Path(given).exists():
+        raise RequestError(f"there is no store {given}; eggtile tune --evidence {given} makes one")
     if given:
         return Evidence(given)
     path = default_store()

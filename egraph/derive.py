@@ -43,8 +43,10 @@ FACTS = {
 }
 EQUAL = "{} = {}"
 NUMBER = "{} is a number at this step"
+RANGED = "no exponential leaves the range of floats"
 LARGEST = 6  # extents in a numeric check
 TOLERANCE = 1e-9
+TINY = 1e-280
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,8 @@ def derivation(graph: Explained, matches: Iterable[Match], seed: int = 0) -> Der
                 steps[key] = replace(steps[key], matches=(*steps[key].matches, m))
             else:
                 own = said.law_side(sides[0]), said.law_side(sides[1])
-                error, undefined = difference(graph.program, before, after, seed)
-                given = *said.given(), *(Given(NUMBER, (t,)) for t in undefined)
+                error, only = difference(graph.program, before, after, seed)
+                given = *said.given(), *only
                 place = number.get(said.within(sides[0]), -1)
                 steps[key] = Step(*key, place, own, said.bound, given, error, (m,))
     return Derivation(tuple(steps.values()), tuple(left.values()), tuple(helpers))
@@ -213,10 +215,13 @@ def _trivial(x: Term, y: Term) -> bool:
 # ---- numbers
 
 
-def difference(program: LoopProgram, before: Term, after: Term, seed: int) -> tuple[float | None, tuple[Term, ...]]:
+def difference(
+    program: LoopProgram, before: Term, after: Term, seed: int
+) -> tuple[float | None, tuple[Given, ...]]:
     """The largest difference of two terms in float64 on random small extents, relative to the largest value or to 1,
-    since what cancels is compared too; None where there is no value. And, of terms that hold prefixes, which are NaN
-    where the other is not: there they are not compared.
+    since what cancels is compared too; None where there is no value. And where alone they are compared: a term that
+    holds a prefix, where it is NaN and the other is not, is left out, and terms that differ as an exponential leaves
+    the range of float64 are not compared at all.
     """
     rng = np.random.default_rng(seed)
     extents = {a: int(rng.integers(2, LARGEST)) for a in program.axes}
@@ -228,17 +233,30 @@ def difference(program: LoopProgram, before: Term, after: Term, seed: int) -> tu
             a, b = (np.asarray(evaluate(t, extents, buffers, order, exact=True), dtype=np.float64) for t in (x, y))
     except IRError:
         return None, ()
-    undefined: tuple[Term, ...] = ()
+    only: tuple[Given, ...] = ()
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     if any(isinstance(t, T.Prefix) for t in postorder(before, after)):
         one = np.isnan(a) != np.isnan(b)
-        undefined = tuple(t for t, v in ((before, a), (after, b)) if (one & np.isnan(v)).any())
+        only = tuple(Given(NUMBER, (t,)) for t, v in ((before, a), (after, b)) if (one & np.isnan(v)).any())
         same |= one
     with np.errstate(all="ignore"):
         apart = np.where(same, 0.0, np.abs(a - b))
     scale = float(np.max(np.abs(np.where(np.isfinite(a), a, 0.0)), initial=0.0))
     worst = float(np.max(apart, initial=0.0))
-    return float("inf") if np.isnan(worst) else worst / max(scale, 1.0), undefined
+    error = float("inf") if np.isnan(worst) else worst / max(scale, 1.0)
+    if error > TOLERANCE and any(_leaves_range(t, extents, buffers) for t in postorder(x, y)):
+        return None, (*only, Given(RANGED, ()))
+    return error, only
+
+
+def _leaves_range(t: Term, extents: Mapping[str, int], buffers: Mapping[str, Array]) -> bool:
+    """Whether an exponential of a finite value is 0, infinite or close to it."""
+    if not isinstance(t, T.Unary) or t.op not in ("exp", "exp2"):
+        return False
+    order = tuple(sorted(t.free))
+    with np.errstate(all="ignore"):
+        x, y = (np.asarray(evaluate(k, extents, buffers, order, exact=True)) for k in (t.x, t))
+    return bool((np.isfinite(x) & ~((y > TINY) & (y < 1 / TINY))).any())
 
 
 def _random(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:

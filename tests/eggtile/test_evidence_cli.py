@@ -112,6 +112,9 @@ def test_the_users_store_lies_over_what_is_shipped(
             stores.opened(given, write=True)
     with pytest.raises(RequestError, match="there is no file"):
         stores.opened("nowhere.jsonl")
+    with pytest.raises(RequestError, match="there is no store"):
+        stores.opened("nowhere/store.sqlite")
+    assert not Path("nowhere").exists()
 
 
 CHILD = """

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from egraph.derive import NUMBER, Derivation, derivation, difference
+from egraph.derive import NUMBER, RANGED, Derivation, Given, derivation, difference
 from egraph.prefixes import spelled_out
 from egraph.saturate import saturate
 from egraph.trace import Explained
@@ -106,3 +106,14 @@ def test_a_prefix_is_the_fold_up_to_its_step() -> None:
     assert difference(p, new, T.Scan("j", "max", x), 0) == (0.0, ())
     assert difference(p, new, most, 0)[0] != 0.0
     assert not any(isinstance(t, T.Prefix) for t in postorder(spelled_out(new, {"i": 3, "j": 5})))
+
+
+@pytest.mark.parametrize(("shift", "compared"), [(10.0, True), (1000.0, False)])
+def test_terms_that_leave_the_range_of_floats_are_not_compared(shift: float, compared: bool) -> None:
+    p, _, x = rows()
+    up, down = T.const(shift, "f32"), T.const(-shift, "f32")
+    lifted = T.binary("add", x, up)
+    split = T.binary("mul", T.unary("exp", lifted), T.unary("exp", down))
+    error, only = difference(p, T.unary("exp", T.binary("add", lifted, down)), split, 0)
+    assert only == (() if compared else (Given(RANGED, ()),))
+    assert error is not None and error < 1e-12 if compared else error is None
