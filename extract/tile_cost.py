@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from extract.facts import passes, swept
@@ -30,6 +30,8 @@ STORE_WEIGHT = 4
 """The say of a store in which axis has neighbouring lanes, beside that of a load."""
 MOST_WORDS = 136
 """Register words that the tiles of one thread may hold; larger tiles spill."""
+LATE_WORDS = 8
+"""Register words of a thread for what it loads only after its folds."""
 KEPT_WORDS = 16
 """Register words of a thread that addresses and loop counters take."""
 LEAST_PACKED = 64
@@ -49,6 +51,8 @@ class PartCost:
         roots = [t for s in part.stores for t in (*s.index, s.value)]
         nodes = list(postorder(*roots))
         self.loads = [_access(by_name[t.buffer], t.index, t.free) for t in nodes if isinstance(t, T.Load)]
+        folded = postorder(*(k for t in nodes if isinstance(t, T.Fold | T.Stream | T.Scan) for k in t.terms))
+        self.early = {t.buffer for t in folded if isinstance(t, T.Load)}
         self.stores = [_access(by_name[s.buffer], s.index, s.axes) for s in part.stores]
         self.work: defaultdict[frozenset[str], float] = defaultdict(float)
         for t in nodes:
@@ -96,7 +100,15 @@ class PartCost:
     @cached_property
     def distinct_loads(self) -> list[Access]:
         """Loads whose values a thread may hold at one time."""
-        return list({(a.buffer.name, a.axes): a for a in self.loads}.values())
+        return self._distinct(lambda name: name in self.early or not self.early)
+
+    @cached_property
+    def late_loads(self) -> list[Access]:
+        """Loads that nothing needs before the folds: the compiler issues them behind these, a few at a time."""
+        return self._distinct(lambda name: name not in self.early and bool(self.early))
+
+    def _distinct(self, kept: Callable[[str], bool]) -> list[Access]:
+        return list({(a.buffer.name, a.axes): a for a in self.loads if kept(a.buffer.name)}.values())
 
     def tiles(self, axes: Mapping[str, TileAxis], choice: Choice) -> Tiles:
         """The tiles of a choice, whose threads go along the axes in the order of `thread_order`."""
@@ -114,6 +126,8 @@ class PartCost:
         """Register words that the tiles of a thread take: what it loads at once or computes of that, and its sums."""
         wide = max((c.held(axes) for axes in self.work), default=1)
         loaded = sum(self.loaded_words(a, c) for a in self.distinct_loads if c.held(a.axes) > 1)
+        late = sum(self.loaded_words(a, c) for a in self.late_loads if c.held(a.axes) > 1)
+        loaded += min(late, LATE_WORDS)
         sums = sum(n for axes in self.kept if (n := c.held(axes)) > 1)
         if self.passes or self.packs(wide, c):
             return loaded + sums
