@@ -26,8 +26,8 @@ class Rates:
     exchange_block_us: float = 0.2
     exchange_lanes_us: float = 0.08
     exchange_cluster_us: float = 0.8
-    work: float = 1.4
-    special: float = 6.0
+    work: float = 1.0
+    special: float = 5.0
     access: float = 2.0
     line: float = 8.0
     widened: float = 1.0
