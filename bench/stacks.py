@@ -68,7 +68,7 @@ def layer_times(runs: int) -> Iterator[tuple[str, Seconds, dict[str, float]]]:
         program, found = captured().computed, defaultdict[str, list[float]](list)
         sizes: dict[str, float] = {}
         machine = Options().machine()
-        gc.freeze()  # what the capture imported and made stays: a full collection would walk it for 0.2 s
+        gc.freeze()  # as the command line does
         for _ in range(runs):
             steps = _timed(found, "lower", lower, program).steps
             (step,) = (s for s in steps if isinstance(s, LoopProgram))
