@@ -37,7 +37,9 @@ USUAL_THREADS, ALONE_THREADS = 128, 256
 UNUSUAL = 0.01
 """Threads of a block where nothing else decides, when blocks share a multiprocessor and when a block has it alone, and
 the price of each factor of two beside them."""
-ALIKE = 1.005
+SWEPT_ELEMENTS, MAP_ELEMENTS = 32, 8
+"""Elements of a thread where nothing else decides, of a kernel that folds and of one that does not."""
+ALIKE = 1.01
 """Times up to so much longer than the best are no worse."""
 SEED_THREADS, SEED_ELEMENTS, SEED_CUTS, SEED_CLUSTERS = (128, 512), (1, 4, 16, 64), (0, 2, 4, 6), (4, 8)
 CLIMBS, SPLIT_CLIMBS, MOST_STEPS, MOST_LINES = 4, 2, 24, 64
@@ -292,11 +294,11 @@ def space(
     subject = Subject(kernel, tuple(buffers), axes, machine)
     whole = Rules(subject)
     priced = _explored(whole, _seeds(whole))
-    best = _ranked(priced)[0]
+    best = _ranked(priced, whole.sweeps)[0]
     if priced[best] > whole.least_us + WORTH_A_LAUNCH * machine.launch_us:
         priced |= _split_points(subject, whole.blocks(best))
     legal = [p for p, us in priced.items() if us < math.inf]
-    lines = {p.line(): priced[p] for p in _ranked({p: priced[p] for p in legal})[:most]}
+    lines = {p.line(): priced[p] for p in _ranked({p: priced[p] for p in legal}, whole.sweeps)[:most]}
     lines |= {best.line(): priced[best]} if priced[best] < math.inf else {}
     return Space((*lines, fallback_schedule(kernel)), tuple(lines.values()), subject)
 
@@ -307,7 +309,7 @@ def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:
     found: dict[Point, float] = {}
     for count in () if axis is None else split_counts(subject.axes[axis], blocks, subject.machine.sms):
         rules = Rules(subject, count)
-        near = _ranked(found)[:CLIMBS]
+        near = _ranked(found, True)[:CLIMBS]
         found |= _explored(rules, (rules.fitted(p) for p in near) if near else _seeds(rules), SPLIT_CLIMBS)
     return found
 
@@ -316,7 +318,7 @@ def whole_schedule(subject: Subject) -> Schedule:
     """The model's first choice among the lines that split nothing."""
     rules = Rules(subject)
     priced = _explored(rules, _seeds(rules))
-    best = _ranked(priced)[0]
+    best = _ranked(priced, rules.sweeps)[0]
     return best.line() if priced[best] < math.inf else fallback_schedule(subject.kernel)
 
 
@@ -332,12 +334,14 @@ def fallback_schedule(kernel: KernelForm) -> Schedule:
     return schedule(WORK=f"points{FALLBACK_THREADS}")
 
 
-def _ranked(priced: Mapping[Point, float]) -> list[Point]:
-    """By time; those that are as good as the best, by the length of the run of neighbours first."""
-    good = ALIKE * min(priced.values(), default=0.0)
+def _ranked(priced: Mapping[Point, float], sweeps: bool) -> list[Point]:
+    """By time; those that are as good as the best, by the run of neighbours and by how usual a thread's elements are."""
+    good, usual = ALIKE * min(priced.values(), default=0.0), SWEPT_ELEMENTS if sweeps else MAP_ELEMENTS
 
-    def rank(p: Point) -> tuple[float, int, float, str]:
-        return max(priced[p], good), -dict(p.tiles).get(p.vector_axis, 1), priced[p], str(p)
+    def rank(p: Point) -> tuple[float, int, float, float, str]:
+        elements = math.prod(n for _, n in p.tiles) / (p.threads * p.cluster)
+        far = abs(math.log2(elements / usual))
+        return max(priced[p], good), -dict(p.tiles).get(p.vector_axis, 1), far, priced[p], str(p)
 
     return sorted(priced, key=rank)
 
