@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ir import term as T
 from ir.dtype import DTYPES
 from ir.kernel import Array, Barrier, For, KernelProgram, Let, LoadGlobal, Pairwise, Statement, terms, walk
+from ir.machine import LANES, resident_warps
 from ir.node import postorder
 from ir.term import Term, Var
 
@@ -61,7 +62,7 @@ def least_blocks(kernel: KernelProgram, found: dict[int, Renewal]) -> int:
         loading = any(isinstance(k, LoadGlobal) for s in loops for k in walk(s.body))
         return max(1, LOOPING_THREADS // kernel.block_threads) if loading else 0
     registers = -(-(max(r.registers for r in found.values()) + KEPT_REGISTERS) // 8) * 8
-    return max(1, REGISTERS // (registers * kernel.block_threads))
+    return max(1, resident_warps(REGISTERS, registers) * LANES // kernel.block_threads)
 
 
 def _long(a: Array | None) -> bool:

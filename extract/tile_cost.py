@@ -13,7 +13,7 @@ from extract.tiles import VECTOR_BYTES, Access, Choice, Tiles
 from extract.warps import LINE_BYTES, SECTOR_BYTES, Digits, Request, dealt, request
 from ir import term as T
 from ir.loop import Buffer, Part
-from ir.machine import Machine
+from ir.machine import LANES, Machine, resident_warps
 from ir.node import postorder
 from ir.tile import TileAxis
 
@@ -154,10 +154,9 @@ class PartCost:
 
     def resident(self, c: Tiles) -> int:
         """Blocks that a multiprocessor holds at a time."""
-        registers = -(-(self.words(c) + KEPT_WORDS) // 8) * 8 * c.choice.block
-        return max(
-            1, min(self.machine.threads_per_sm // c.choice.block, self.machine.registers_per_sm // registers, 32)
-        )
+        m, block = self.machine, c.choice.block
+        warps = resident_warps(m.registers_per_sm, -(-(self.words(c) + KEPT_WORDS) // 8) * 8)
+        return max(1, min(m.threads_per_sm // block, warps * LANES // block, 32))
 
     def us(self, c: Tiles) -> float:
         """The modelled time: traffic, instructions and latency, which hide behind one another as blocks share a place."""

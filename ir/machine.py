@@ -5,6 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+PARTITIONS, LANES = 4, 32
+"""Of the registers of a multiprocessor, and of a warp, which has its registers in one partition."""
+
+
+def resident_warps(registers_per_sm: int, registers: int) -> int:
+    """Warps that a multiprocessor has registers for, where each of their threads takes so many."""
+    return PARTITIONS * (registers_per_sm // PARTITIONS // (registers * LANES))
+
+
 @dataclass(frozen=True)
 class Rates:
     """What the schedule model weighs by, as `python -m bench model` fits it to measured times.
