@@ -30,6 +30,8 @@ STORE_WEIGHT = 4
 """The say of a store in which axis has neighbouring lanes, beside that of a load."""
 MOST_WORDS = 136
 """Register words that the tiles of one thread may hold; larger tiles spill."""
+ISSUE_WARPS = 16
+"""Warps of a multiprocessor that keep its units busy."""
 LATE_WORDS = 8
 """Register words of a thread for what it loads only after its folds."""
 KEPT_WORDS = 16
@@ -169,7 +171,8 @@ class PartCost:
         exchange, exchange_us = self.exchange(c)
         exchange_us += rates.exchange_cluster_us if c.choice.cluster > 1 else 0.0  # its blocks begin together
         instructions += rates.work * work + exchange + rates.kept
-        issue = blocks * c.choice.threads * instructions / (m.f32_flops_per_s / 2)
+        warps = resident * c.choice.block / LANES
+        issue = blocks * c.choice.threads * instructions / (m.f32_flops_per_s / 2) * max(1.0, ISSUE_WARPS / warps)
         waves = share / resident
         waves = max(1.0, waves + (math.ceil(waves) - waves) / 2)
         latency = waves * (rates.step_us * self.chain(c) + exchange_us + rates.instruction_us * instructions)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 PARTITIONS, LANES = 4, 32
 """Of the registers of a multiprocessor, and of a warp, which has its registers in one partition."""
 
