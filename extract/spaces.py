@@ -232,13 +232,14 @@ class Rules:
 
     def us(self, p: Point) -> float:
         """The modelled time; infinite where the point is not legal."""
-        total = self.later_us
+        total, blocks = self.later_us, 0
         for part in self.parts:
             tiles = self.tiles(part, p)
             if part.words(tiles) > part.most_words(tiles):
                 return math.inf
             total += part.us(tiles)
-        usual = USUAL_THREADS if self.blocks(p) > self.subject.machine.sms else ALONE_THREADS
+            blocks += _blocks(part, tiles)
+        usual = USUAL_THREADS if blocks > self.subject.machine.sms else ALONE_THREADS
         return total * (1 + UNUSUAL * abs(math.log2(p.threads / usual)))
 
     def fitted(self, p: Point) -> Point:
@@ -250,8 +251,7 @@ class Rules:
 
     def blocks(self, p: Point) -> int:
         """Blocks of the first launch."""
-        grids = ([self.tiles(part, p).axes[a].tiles for a in part.roles.grid] for part in self.parts)
-        return sum(map(math.prod, grids))
+        return sum(_blocks(part, self.tiles(part, p)) for part in self.parts)
 
     def most_tile(self, axis: str) -> int:
         """The largest tile of an axis: its extent where it is swept at once, a power of two where blocks number it."""
@@ -281,6 +281,10 @@ class Rules:
             )
             found |= {-(-runs // (n * LANES)) * LANES for n in shares}
         return {n for n in found if p.threads // 2 < n < 2 * p.threads}
+
+
+def _blocks(part: PartCost, tiles: Tiles) -> int:
+    return math.prod(tiles.axes[a].tiles for a in part.roles.grid)
 
 
 def space(
@@ -351,7 +355,7 @@ def _ranked(priced: Mapping[Point, float], sweeps: bool) -> list[Point]:
 
 def _explored(rules: Rules, starts: Iterable[Point], climbs: int = CLIMBS) -> dict[Point, float]:
     """What climbing the model from a few starts meets, with its times."""
-    priced = {p: rules.us(p) for p in starts}
+    priced = {p: rules.us(p) for p in dict.fromkeys(starts)}
     for start in sorted(priced, key=lambda p: (priced[p], str(p)))[:climbs]:
         _climb(start, rules, priced)
     return priced

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -85,11 +86,17 @@ def is_maximum(t: Term) -> bool:
     return isinstance(t, Fold) and t.monoid == "max"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def explored() -> Compiled:
     """Rows that sum to 1, with six forms."""
     options = Options(k=6, explain=True)
     return choose_forms(capture_and_lower(lambda x0: torch.softmax(x0, -1), [torch.randn(2, 262144)], "p", options))
+
+
+@pytest.fixture(scope="session")
+def found(explored: Compiled) -> dict[str, Any]:
+    """What is reported of them."""
+    return report(explored)
 
 
 def test_explore_names_the_laws_of_each_form_and_their_weakest_class() -> None:
@@ -102,12 +109,12 @@ def test_explore_names_the_laws_of_each_form_and_their_weakest_class() -> None:
     assert found["egraph"]["stop"] == "saturated" and found["times"]["saturate"] > 0
 
 
-def test_a_form_is_listed_once_and_the_one_as_written_is_marked(explored: Compiled) -> None:
-    found = report(explored)["forms"]
-    assert [f["id"] for f in found] == list(range(len(found)))
-    keys = [tuple(k["key"] for k in f["kernels"]) for f in found]
+def test_a_form_is_listed_once_and_the_one_as_written_is_marked(found: dict[str, Any]) -> None:
+    forms = found["forms"]
+    assert [f["id"] for f in forms] == list(range(len(forms)))
+    keys = [tuple(k["key"] for k in f["kernels"]) for f in forms]
     assert len(set(keys)) == len(keys)
-    (default,) = (f for f in found if f["default"])
+    (default,) = (f for f in forms if f["default"])
     assert default["laws"] == [] and default["class"] == "exact" and not default["chosen"]
     assert "0 chosen default" in called("explore", "-c", "torch.randn(8) + 1").stdout
 
