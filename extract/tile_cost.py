@@ -36,6 +36,8 @@ LATE_WORDS = 8
 """Register words of a thread for what it loads only after its folds."""
 KEPT_WORDS = 16
 """Register words of a thread that addresses and loop counters take."""
+AGAIN_A_WORD = 4
+"""Elements of a packed row that are computed again and written for each register word that this takes."""
 LEAST_PACKED = 64
 """Elements of a 16-bit value in one thread from which on it stays packed (`codegen.packed`)."""
 WORDS_A_VALUE = 1.3
@@ -53,14 +55,16 @@ class PartCost:
         roots = [t for s in part.stores for t in (*s.index, s.value)]
         nodes = list(postorder(*roots))
         self.loads = [_access(by_name[t.buffer], t.index, t.free) for t in nodes if isinstance(t, T.Load)]
-        folded = postorder(*(k for t in nodes if isinstance(t, T.Fold | T.Stream | T.Scan) for k in t.terms))
+        folded = set(postorder(*(k for t in nodes if isinstance(t, T.Fold | T.Stream | T.Scan) for k in t.terms)))
         self.early = {t.buffer for t in folded if isinstance(t, T.Load)}
+        self.keeps = any(_dear(t) and t.free & self.roles.written for t in folded & _outside(roots))
+        """Whether something dear that is folded is written too, so that it stays in registers in between."""
         self.stores = [_access(by_name[s.buffer], s.index, s.axes) for s in part.stores]
         self.work: defaultdict[frozenset[str], float] = defaultdict(float)
         for t in nodes:
             if isinstance(t, T.Unary | T.Binary | T.Select | T.Fold | T.Scan) and t.free:
                 own = t.x.free | set(swept(t)) if isinstance(t, T.Fold | T.Scan) else t.free
-                self.work[own] += machine.rates.special if isinstance(t, T.Unary) and t.op not in CHEAP else 1
+                self.work[own] += machine.rates.special if _dear(t) else 1
         most = max((len(axes) for axes in self.work), default=0)
         self.quotients = sum(isinstance(t, T.Unary) and t.op in QUOTIENTS and len(t.free) == most for t in nodes)
         self.kept = {t.free for t in nodes if isinstance(t, T.Fold)}
@@ -132,7 +136,7 @@ class PartCost:
         loaded += min(late, LATE_WORDS)
         sums = sum(n for axes in self.kept if (n := c.held(axes)) > 1)
         if self.passes or self.packs(wide, c):
-            return loaded + sums
+            return loaded + sums + (wide // AGAIN_A_WORD if self.roles.written else 0)
         return max(loaded, int((WORDS_A_VALUE + WORDS_A_QUOTIENT * self.quotients) * wide)) + sums
 
     def loaded_words(self, access: Access, c: Tiles) -> int:
@@ -146,9 +150,9 @@ class PartCost:
         return not self.roles.written and set(self.sweeps.values()) == {1}
 
     def packs(self, wide: int, c: Tiles) -> bool:
-        """Whether long rows of 16-bit values stay packed between sweeps that write nothing along them."""
+        """Whether long rows of 16-bit values stay packed between sweeps, and nothing else of them stays."""
         halves = all(a.element_bytes == 2 for a in self.distinct_loads if c.held(a.axes) == wide)
-        return wide >= LEAST_PACKED and halves and not self.roles.written
+        return wide >= LEAST_PACKED and halves and not self.keeps and not (self.roles.written and self.late_loads)
 
     def most_words(self, c: Tiles) -> int:
         """Register words that the tiles of a thread may take."""
@@ -294,6 +298,22 @@ class PartCost:
                     width //= 2
                 widths.append(width)
         return max(widths)
+
+
+def _dear(t: T.Term) -> bool:
+    """Whether a value is rather kept than computed again."""
+    return isinstance(t, T.Unary) and t.op not in CHEAP
+
+
+def _outside(roots: Sequence[T.Term]) -> set[T.Term]:
+    """The terms that are no part of a fold, a scan or a stream."""
+    found, stack = set(roots), list(roots)
+    while stack:
+        t = stack.pop()
+        below = () if isinstance(t, T.Fold | T.Stream | T.Scan) else t.terms
+        stack += [k for k in below if k not in found]
+        found.update(below)
+    return found
 
 
 def _folded(t: T.Fold | T.Scan | T.Stream) -> tuple[frozenset[str], frozenset[str]]:
