@@ -11,6 +11,7 @@ from ir.term import Term, union
 
 V = TypeVar("V")
 Levels = Mapping[str, int]
+NO_LEVELS: Levels = {}
 
 
 class Fact(Generic[V]):
@@ -80,7 +81,13 @@ def folds(t: Term, kids: list[Levels]) -> Levels:
 
 
 def _deeper(kids: list[Levels], over: tuple[str, ...]) -> Levels:
-    """The largest number of every axis, and one more for each time that `over` names it."""
+    """The largest number of every axis, and one more for each time that `over` names it.
+
+    Terms share the numbers of a child that has them all.
+    """
+    most: Levels = max(kids, key=len, default=NO_LEVELS)
+    if not over and all(kid is most or all(n <= most.get(a, 0) for a, n in kid.items()) for kid in kids):
+        return most
     out: dict[str, int] = {}
     for kid in kids:
         for axis, n in kid.items():

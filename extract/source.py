@@ -45,6 +45,8 @@ class Source:
             if (axis, c) in graph.new:
                 self._streams[c].append(axis)
         self._copies: dict[int, tuple[str, tuple[str, ...]]] = {}
+        self._first_copy = len(graph.classes) + max(graph.classes) + 1
+        self._axes: dict[int, tuple[str, ...]] = {}
         self._read()
 
     def _read(self) -> None:
@@ -72,12 +74,14 @@ class Source:
         """The free axes of a class in storage order: the program's, but the axis most often contiguous last."""
         if c in self._copies:
             return self._copies[c][1]
-        axes = sorted(self.graph.free[c], key=lambda a: self._order[a])
-        if axes:
-            last = max(axes, key=lambda a: (self._innermost.get(a, 0), self._order[a]))
-            axes.remove(last)
-            axes.append(last)
-        return tuple(axes)
+        if c not in self._axes:
+            axes = sorted(self.graph.free[c], key=lambda a: self._order[a])
+            if axes:
+                last = max(axes, key=lambda a: (self._innermost.get(a, 0), self._order[a]))
+                axes.remove(last)
+                axes.append(last)
+            self._axes[c] = tuple(axes)
+        return self._axes[c]
 
     def dtype(self, c: int) -> DType:
         """The dtype in which the class is stored."""
@@ -85,7 +89,7 @@ class Source:
 
     def copy(self, c: int, axes: Mapping[str, str]) -> int:
         """A new class like `c` over other axes: the same value in an equal region that is not solved again."""
-        new = len(self.graph.classes) + max(self.graph.classes) + len(self._copies) + 1
+        new = self._first_copy + len(self._copies)
         self._copies[new] = self.dtype(c), tuple(axes.get(a, a) for a in self.axes(c))
         return new
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,8 +54,7 @@ Place = tuple[Term, Context, tuple[T.Stream, ...]]
 """A term in the loops around it, and those streams around it whose states it reads."""
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """The own work of a term at a place: operations of its group, and what is fetched or multiplied there."""
 
     own: Axes
@@ -67,8 +67,7 @@ class Item:
     exponent: Term | None = None
 
 
-@dataclass(frozen=True)
-class Footprint:
+class Footprint(NamedTuple):
     """All work below a term, each item once: `items` has a bit for every one, `sums` their operations by group."""
 
     items: int
