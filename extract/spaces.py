@@ -42,6 +42,8 @@ SWEPT_ELEMENTS, MAP_ELEMENTS = 32, 8
 ALIKE = 1.01
 """Times up to so much longer than the best are no worse."""
 SEED_THREADS, SEED_ELEMENTS, SEED_CUTS, SEED_CLUSTERS = (128, 512), (1, 4, 16, 64), (0, 2, 4, 6), (4, 8)
+FEW_SEEDS = (1, 16), (0, 2)
+"""Elements and cuts where a merge is only to be priced."""
 CLIMBS, SPLIT_CLIMBS, MOST_STEPS, MOST_LINES = 4, 2, 24, 64
 WIDEST_VECTOR = 16
 WORTH_A_LAUNCH = 2.5
@@ -183,7 +185,7 @@ class Rules:
     def later_us(self) -> float:
         """The modelled time of the kernels after the first, each under its best line."""
         subjects = (Subject(p.kernel, p.buffers, p.axes, self.subject.machine) for p in self.later)
-        return sum(min(_explored(r, _seeds(r), SPLIT_CLIMBS).values()) for r in map(Rules, subjects))
+        return sum(min(_explored(r, _seeds(r, *FEW_SEEDS), 1).values()) for r in map(Rules, subjects))
 
     def checked(self, line: Schedule) -> Schedule:
         """The line in canonical spelling; raises `IRError` with the reason where it is not legal."""
@@ -361,7 +363,7 @@ def _explored(rules: Rules, starts: Iterable[Point], climbs: int = CLIMBS) -> di
     return priced
 
 
-def _seeds(rules: Rules) -> Iterator[Point]:
+def _seeds(rules: Rules, counts: Sequence[int] = SEED_ELEMENTS, cuts: Sequence[int] = SEED_CUTS) -> Iterator[Point]:
     """Threads times a few elements, dealt out to the axes that lie side by side in memory or are swept, in any order."""
     main = max(rules.parts, key=lambda p: sum(a.buffer.bytes for a in p.accesses))
     others = [a for part in rules.parts if part is not main for a in part.near if a not in main.roles.order]
@@ -369,9 +371,9 @@ def _seeds(rules: Rules) -> Iterator[Point]:
     for count in SEED_THREADS:
         rest = tuple((a, rules.tile_up_to(a, count)) for a in others if rules.most_tile(a) > 1)
         for order in permutations(active):
-            for elements in SEED_ELEMENTS:
+            for elements in counts:
                 start = Point(count, tuple(sorted(rest)), pieces=rules.pieces)
-                yield from (_dealt(start, order, elements, cut, rules) for cut in SEED_CUTS)
+                yield from (_dealt(start, order, elements, cut, rules) for cut in cuts)
                 for size in SEED_CLUSTERS if rules.sweeps and rules.pieces == 1 else ():
                     if size <= rules.subject.machine.cluster_blocks:
                         yield _dealt(replace(start, cluster=size), order, elements, 0, rules)
