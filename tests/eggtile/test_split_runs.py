@@ -29,25 +29,26 @@ def emptied(rows: int, columns: int) -> torch.Tensor:
 TIES = torch.arange(3 * 501).reshape(3, 501) % 7 // 3 * 1.0
 LOGSUM, BEST = (lambda x: torch.logsumexp(x, -1)), (lambda x: x.argmax(-1))
 PROGRAMS = {
-    "logsumexp": (LOGSUM, [normal(3, 501)], "WORK=t64 REDUCE=split5"),
-    "logsumexp in bf16": (LOGSUM, [normal(3, 512, dtype=torch.bfloat16)], "WORK=t32 TILE=x1:64/v8 REDUCE=split4"),
-    "logsumexp of emptied rows": (LOGSUM, [emptied(3, 501)], "WORK=t64 TILE=x1:32 REDUCE=lanes+split7"),
+    "logsumexp": (LOGSUM, [normal(3, 12501)], "WORK=t64 REDUCE=split5"),
+    "logsumexp in bf16": (LOGSUM, [normal(3, 20480, dtype=torch.bfloat16)], "WORK=t32 TILE=x1:64/v8 REDUCE=split4"),
+    "logsumexp of emptied rows": (LOGSUM, [emptied(3, 12501)], "WORK=t64 TILE=x1:32 REDUCE=lanes+split7"),
     "the first of ties": (BEST, [TIES], "WORK=t32 TILE=x1:128 REDUCE=split4"),
     "the largest": (lambda x: x.amax(-1), [normal(2, 300, dtype=torch.float16)], "WORK=t32 REDUCE=split3"),
     "a mean in f16": (lambda x: x.mean(-1), [normal(2, 300, dtype=torch.float16)], "WORK=t32 REDUCE=split3"),
     "a mean in f64": (lambda x: x.mean(-1), [normal(2, 300, dtype=torch.float64)], "WORK=t32 REDUCE=split3"),
     "a whole sum": (lambda x: x.sum(), [normal(40, 50).abs()], "WORK=t64 TILE=x1:16 REDUCE=split6"),
     "column sums": (lambda x: x.sum(0), [normal(130, 6)], "WORK=t32 TILE=x0:8 REDUCE=serial+split8"),
-    "one row": (LOGSUM, [normal(1, 129)], "WORK=t32 REDUCE=split2"),
-    "no rows": (LOGSUM, [normal(0, 129)], "WORK=t32 REDUCE=split2"),
+    "one row": (LOGSUM, [normal(1, 9001)], "WORK=t32 REDUCE=split2"),
+    "no rows": (LOGSUM, [normal(0, 12129)], "WORK=t32 REDUCE=split2"),
 }
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_both_launches_together_are_right(name: str) -> None:
+def test_all_launches_together_are_right(name: str) -> None:
     fn, inputs, line = PROGRAMS[name]
     compiled = compile_program(fn, inputs, "program", Options(schedule=line))
-    assert [len(k.launches) for k in compiled.kernels] == [2]
+    (kernel,) = compiled.kernels
+    assert len(kernel.launches) >= 2
     verdict = check_compiled(compiled, fn, inputs)
     assert verdict.ok, verdict.reason
 
@@ -60,21 +61,21 @@ def test_the_default_splits_a_long_row() -> None:
 
 
 def test_a_row_that_is_written_is_read_again_after_the_merge() -> None:
-    fn, inputs = (lambda x: x - torch.logsumexp(x, -1, keepdim=True)), [normal(2, 300)]
+    fn, inputs = (lambda x: x - torch.logsumexp(x, -1, keepdim=True)), [normal(2, 12300)]
     compiled = compile_program(fn, inputs, "program", Options(schedule="WORK=t32 REDUCE=split4"))
     assert len(compiled.kernels[-1].launches) == 2
     assert check_compiled(compiled, fn, inputs).ok
 
 
-def test_few_rows_against_many_keys() -> None:
+def test_blocks_share_few_rows_against_many_keys() -> None:
     q, k, v = normal(1, 2, 1, 16), normal(1, 2, 4096, 16), normal(1, 2, 4096, 16)
     compiled = compile_program(F.scaled_dot_product_attention, [q, k, v])
-    assert max(len(kernel.launches) for kernel in compiled.kernels) > 1
+    assert any("split" in str(k.schedule) or "+c" in str(k.schedule) for k in compiled.kernels)
     assert check_compiled(compiled, F.scaled_dot_product_attention, [q, k, v]).ok
 
 
 def test_every_launch_is_printed() -> None:
-    compiled = compile_program(LOGSUM, [normal(3, 501)], "program", Options(schedule="WORK=t64 REDUCE=split5"))
+    compiled = compile_program(LOGSUM, [normal(3, 12501)], "program", Options(schedule="WORK=t64 REDUCE=split5"))
     assert show_level(compiled, "tile").count("tile kernel_") == 2
     for level in ("kernel", "cuda"):
         assert all(name in show_level(compiled, level) for name in ("kernel_0", "kernel_1"))
