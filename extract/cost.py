@@ -136,6 +136,7 @@ class Pricing:
             most = map(max, zip(*(tiling[a] for a in t.missing), strict=True))
             cache = [x + t.bytes * t.visits * k for x, k in zip(cache, most, strict=True)]
         scalar_per_s, special_per_s = m.f32_flops_per_s / 2, m.special_per_s
+        loops = max((w.folds if self._stays(w) else w.sweeps).values(), default=0)
         found = zip(tiling.tiles, tiling.shares, *units.values(), cache, tiling[w.axes], strict=True)
         return [
             _Tiled(
@@ -143,7 +144,7 @@ class Pricing:
                 cached,
                 blocks,
                 tile,
-                max((w.folds if self._stays(w, blocks) else w.sweeps).values(), default=0),
+                loops,
                 w.states,
             )
             for tile, share, tensor, scalar, special, cached, blocks in found
@@ -158,14 +159,15 @@ class Pricing:
             self._tilings[key] = _Tiling(*key, main is not None, self.works.points)
         return self._tilings[key]
 
-    def _stays(self, w: PartWork, blocks: int) -> bool:
+    def _stays(self, w: PartWork) -> bool:
         """Whether all that the part loops over stays in a block, so that it is folded without being loaded anew.
 
         Long rows do not where they are so few that more blocks share them than a cluster has.
         """
         looped = (w.points(load.free & frozenset(w.folds)) * bytes_of(load.dtype) for load in w.loads)
         longest, m = max(looped, default=0), self.machine
-        few = longest > SHORT_ROW_BYTES and 2 * blocks * m.cluster_blocks < m.sms
+        rows = w.points(w.axes - frozenset(w.folds))
+        few = longest > SHORT_ROW_BYTES and 2 * rows * m.cluster_blocks < m.sms
         return not w.contractions and not few and longest <= self.row_bytes
 
     def _fetched(self, traffic: Iterable[_Traffic]) -> tuple[int, int]:
