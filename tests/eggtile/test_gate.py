@@ -120,7 +120,7 @@ def test_a_long_stream_is_held_to_float64_without_taking_its_steps_one_by_one(
 ) -> None:
     """Its pieces side by side, then their merge, give what the steps give, within the same bounds."""
     x = torch.randn(3, 700)
-    region = compile_program(lambda x: x.logsumexp(-1), (x,), "p", Options(k=3)).regions[0]
+    region = compile_program(lambda x: x.logsumexp(-1), (x,), "p", Options(k=8)).regions[0]
     found = [canonical(f.kernels[0], f) for f in region.forms]
     known = next(k for k in found if any(isinstance(t, Stream) for t in postorder(k.kernel.stores[0].value)))
     pieces, steps = (evaluated(known, monkeypatch, n) for n in (512, 1024))
