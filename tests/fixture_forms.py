@@ -117,7 +117,7 @@ def emulate(question: Question) -> Answer:
     number = int(question["form"]) % forms.count
     for region in forms.compiled.regions:
         region.chosen = region.listed[min(number, len(region.listed) - 1)]
-    verdict = check_compiled(compile_kernels(forms.compiled), program.fn, inputs, question["on"])
+    verdict = check_compiled(compile_kernels(forms.compiled), program.fn, inputs, question["on"], forms.slack())
     return {"forms": 1, "wrong": [] if verdict.ok else [["reported", number, verdict.reason]], "unlike": []}
 
 
