@@ -29,6 +29,8 @@ from ir import term as T
 from ir.term import Term
 
 MOST_INDICES = 9
+NEUTRAL = {"one": "mul", "minus_zero": "add"}
+"""Constants that are what the identity of a monoid is; laws put them into one class by way of their own products."""
 MAKERS = {c.name: c for c in (*PREFIX_CONSTRUCTORS, *FIXED, *map(load_constructor, range(MOST_INDICES)))}
 TESTS: Mapping[str, Callable[[Value, Value], bool]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
@@ -76,6 +78,12 @@ class Replay:
                     self._constant(a) if s == "E" else a for a, s in zip(k[1], self.tables.sorts[k[0]], strict=True)
                 )
                 self.rows[k].add(tuple(args))
+        for fact, monoid in NEUTRAL.items():
+            neutral = self.nodes.get(("Identity", (monoid,)), -1)
+            for k in self.rows:
+                for (c,) in self.rows[k] if k[0] == fact else ():
+                    if neutral >= 0 and self.within[int(str(c))] == self.within[neutral]:
+                        self.union(neutral, int(str(c)))
 
     def _constant(self, c: Value) -> int:
         """The class of a constant of which something is stated."""

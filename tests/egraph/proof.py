@@ -8,6 +8,7 @@ must the result from all of them.
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
@@ -22,6 +23,7 @@ from egraph.prefixes import over
 from egraph.trace import Explained, Pick
 from extract.lineage import Reasons
 from ir import term as T
+from ir.dtype import is_float
 from ir.node import postorder
 from ir.term import Term
 from ir.text import show_term
@@ -202,7 +204,10 @@ def _holds(f: Sexp, bound: Bound) -> bool:
 
 
 class Congruence:
-    """Terms and what is equal among them. Commuted operands are, x with an identity is x, and folds nest."""
+    """Terms and what is equal among them. Commuted operands are, x with an identity is x, and folds nest.
+
+    The constants 1 of products and -0.0 of sums are identities.
+    """
 
     def __init__(self) -> None:
         self.parent: dict[Term, Term] = {}
@@ -250,8 +255,13 @@ class Congruence:
         other = self._root(self.seen.setdefault(self._key(t), t))
         self.parent[self._root(t)] = other
         match t:
-            case T.Binary(op, x, T.Identity(monoid)) | T.Binary(op, T.Identity(monoid), x) if op == monoid:
-                self.parent[self._root(t)] = self._root(x)
+            case T.Binary(op, x, y):
+                for a, b in ((x, y), (y, x)):
+                    if neutral(op, b):
+                        self.parent[self._root(t)] = self._root(a)
+                        return
+            case T.Const() if monoid := next((m for m in ("mul", "add") if neutral(m, t)), ""):
+                self.parent[self._root(t)] = self.find(T.Identity(monoid))
 
     def _key(self, t: Term) -> tuple[object, ...]:
         kids = [self._root(k).digest for k in t.terms]
@@ -259,6 +269,14 @@ class Congruence:
             kids.sort()
         own = (getattr(t, f.name) for f in fields(t) if "Term" not in str(f.type))
         return type(t).__name__, *own, *kids
+
+
+def neutral(op: str, t: Term) -> bool:
+    """Whether a term is the identity of an operator."""
+    if isinstance(t, T.Const) and is_float(t.type):
+        value = float(t.value)
+        return (op == "mul" and value == 1) or (op == "add" and value == 0 and math.copysign(1, value) < 0)
+    return isinstance(t, T.Identity) and t.monoid == op
 
 
 def gaps(graph: Explained, derivation: Derivation, reasons: Reasons) -> list[str]:

@@ -36,6 +36,7 @@ CASES: dict[str, tuple[LoopProgram, str]] = {
         )
     },
     **{name: (written(SHIFTED[name][0]), "default") for name in ("covariance", "with a bias")},
+    "a factor of 1 in a sum": (written("add[j](X[i, j] * f32(1.0) * Y[i] * f32(1.0))"), "default"),
     "a row whose first keys may be masked": (written(MASKED, dtypes={"P": "bool"}), "default"),
     "two chains, cut between them": (
         written(
