@@ -163,11 +163,15 @@ def _difference(law: Law, sample: Sample) -> str | None:
             terms = (sample.left, sample.right)
             return [np.asarray(evaluate(t, sample.extents, {}, order, exact, sample.values)) for t in terms]
 
-    left, right = own = sides(False)
-    where = _bits_differ(*own) if bitwise else _less_right(sample.left.dtype, *own, *sides(True))
-    if not bitwise and not where.any():
-        left, right = sides(True)
-        where = _apart(left, right)
+    left, right = sides(False)
+    if bitwise:
+        where = _bits_differ(left, right)
+    else:
+        true = sides(True)
+        where = _less_right(sample.left.dtype, left, right, *true)
+        if not where.any():
+            left, right = true
+            where = _apart(left, right)
     if not where.any():
         return None
     at = tuple(int(k) for k in np.unravel_index(int(np.argmax(where)), where.shape))

@@ -93,7 +93,12 @@ class Derivation:
 def derivation(graph: Explained, matches: Iterable[Match], seed: int = 0) -> Derivation:
     """The steps of the laws among the matches."""
     wanted = list({id(m): m for m in matches}.values())
-    helpers = _helpers(graph, wanted)
+    found = _derived(graph, wanted, [], seed)
+    helpers = _helpers(graph, wanted, found.left) if found.left else []
+    return _derived(graph, wanted, helpers, seed) if helpers else found
+
+
+def _derived(graph: Explained, wanted: list[Match], helpers: list[Match], seed: int) -> Derivation:
     replay = Replay(graph)
     number = {i: c for c, ids in graph.trace.ids.items() for i in ids}
     steps: dict[tuple[str, Term, Term], Step] = {}
@@ -117,8 +122,8 @@ def derivation(graph: Explained, matches: Iterable[Match], seed: int = 0) -> Der
     return Derivation(tuple(steps.values()), tuple(left.values()), tuple(helpers))
 
 
-def _helpers(graph: Explained, wanted: list[Match]) -> list[Match]:
-    """Matches without which some of those wanted do not find what they need, as terms of one class are not yet equal.
+def _helpers(graph: Explained, wanted: list[Match], waiting: Iterable[Match]) -> list[Match]:
+    """Matches without which those that wait do not find what they need, as terms of one class are not yet equal.
 
     They are looked for among all that put the classes of the variables of those together, or the classes of operands
     there, and the needless are left out.
@@ -128,25 +133,22 @@ def _helpers(graph: Explained, wanted: list[Match]) -> list[Match]:
         done = {id(m) for m, _ in Replay(graph).replayed([*wanted, *more])}
         return [m for m in wanted if id(m) not in done]
 
-    left, helpers = stuck([]), list[Match]()
-    if left:
-        history = graph.trace.history
-        keys: dict[Value, list[Key]] = defaultdict(list)
-        for k, c in history.tables.outputs.items():
-            if k[0] in MAKERS:
-                keys[c].append(k)
-        own = {v for m in left for v in m.bound.values() if isinstance(v, int)}
-        below = {v for c in own for k in keys[c] for v in k[1] if isinstance(v, int)}
-        known = {id(m) for m in wanted}
-        found, _ = history.needed((keys[c][0], k) for c in sorted(own | below) for k in keys[c])
-        helpers = [m for m in found if id(m) not in known]
-        left = stuck(helpers)
-        size = len(helpers)
-        while size and helpers:
-            for at in range(len(helpers) - size, -1, -size):
-                rest = helpers[:at] + helpers[at + size :]
-                helpers = rest if stuck(rest) == left else helpers
-            size //= 2
+    history = graph.trace.history
+    keys: dict[Value, list[Key]] = defaultdict(list)
+    for k, c in history.tables.outputs.items():
+        if k[0] in MAKERS:
+            keys[c].append(k)
+    own = {v for m in waiting for v in m.bound.values() if isinstance(v, int)}
+    below = {v for c in own for k in keys[c] for v in k[1] if isinstance(v, int)}
+    known = {id(m) for m in wanted}
+    found, _ = history.needed((keys[c][0], k) for c in sorted(own | below) for k in keys[c])
+    helpers = [m for m in found if id(m) not in known]
+    left, size = stuck(helpers), len(helpers)
+    while size and helpers:
+        for at in range(len(helpers) - size, -1, -size):
+            rest = helpers[:at] + helpers[at + size :]
+            helpers = rest if stuck(rest) == left else helpers
+        size //= 2
     return helpers
 
 

@@ -78,12 +78,11 @@ class Replay:
                     self._constant(a) if s == "E" else a for a, s in zip(k[1], self.tables.sorts[k[0]], strict=True)
                 )
                 self.rows[k].add(tuple(args))
-        for fact, monoid in NEUTRAL.items():
-            neutral = self.nodes.get(("Identity", (monoid,)), -1)
-            for k in self.rows:
-                for (c,) in self.rows[k] if k[0] == fact else ():
-                    if neutral >= 0 and self.within[int(str(c))] == self.within[neutral]:
-                        self.union(neutral, int(str(c)))
+        for k in [k for k in self.rows if k[0] in NEUTRAL]:
+            neutral = self.nodes.get(("Identity", (NEUTRAL[k[0]],)))
+            if neutral is not None and self.within[neutral] == k[1][0]:
+                for (c,) in self.rows[k]:
+                    self.union(neutral, int(str(c)))
 
     def _constant(self, c: Value) -> int:
         """The class of a constant of which something is stated."""
