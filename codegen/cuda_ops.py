@@ -318,12 +318,13 @@ FUNCTIONS: dict[tuple[str, str], Function] = {
         ptx=True,
         template="template <int size>",
     ),
-    # The kernel begins while the one before it ends, and lets the next one begin; nothing is touched before the wait.
+    # The kernel begins while the one before it ends; nothing is touched before the wait. It lets the next one begin after
+    # that: before it, several kernels would fill the card's slots, and whichever come free first get all of a small grid.
     ("after_earlier_kernels", ""): Function(
         "void after_earlier_kernels() {\n"
         "#if __CUDA_ARCH__ >= 900\n"
-        '  asm volatile("griddepcontrol.launch_dependents;");\n'
         '  asm volatile("griddepcontrol.wait;" ::: "memory");\n'
+        '  asm volatile("griddepcontrol.launch_dependents;");\n'
         "#endif\n"
         "}",
         ptx=True,

@@ -1,4 +1,7 @@
-"""Cache hints: what a kernel touches once, and a large part of the cache would hold in vain, passes it by."""
+"""Cache hints: what a kernel touches once, and a large part of the cache would hold in vain, passes it by.
+
+Kernels that touch several times what the cache holds are faster without: it streams through, and writes leave in bursts.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from ir.tile import TileLoad, TilePart, TileStore
 
 LEAST_SHARE = 0.2
 """The part of the L2 cache that a buffer must exceed to be streamed."""
+MOST_FILLS = 2.0
+"""How often all that the kernel touches may fill the L2 cache."""
 LEAST_BYTES = 8
 """The narrowest access with a hint."""
 
@@ -23,6 +28,8 @@ def choose_hints(state: State) -> State:
     Where nothing is folded, many short blocks load at a time, and these are faster through the cache.
     """
     buffers = {b.name: b for b in state.tile.buffers}
+    if sum(map(_bytes, state.tile.buffers)) > MOST_FILLS * state.machine.l2_bytes:
+        return state
     statements = [s for p in state.tile.parts for s in tile.walk(p.body)]
     touched = Counter(s.buffer for s in statements if isinstance(s, TileLoad | TileStore))
     least = LEAST_SHARE * state.machine.l2_bytes

@@ -1,8 +1,8 @@
 #ifdef __CUDACC__
 static __device__ __forceinline__ void after_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 static __device__ __forceinline__ unsigned short to_bf16(float x) {

@@ -131,6 +131,12 @@ def offset_in(k: K.KernelProgram, offset: T.Term, thread: int) -> int:
     return value(offset)
 
 
+@pytest.mark.parametrize(("rows", "hints"), [(200, 0), (2000, 2), (4000, 0)])
+def test_buffers_are_streamed_where_they_fill_a_part_of_the_cache_and_not_many_times_it(rows: int, hints: int) -> None:
+    k = lower_tile(parse_tile(row(4096, 256, vector="/v4", blocks=rows, whole=True)), H200)
+    assert show_kernel(k).count(" stream") == hints * 4096 // 256 // 4
+
+
 def test_an_index_past_32_bits_is_64_bits_wide() -> None:
     text = """tile p
 schedule WORK=t128 TILE=i:1,j:128
