@@ -18,6 +18,7 @@ DECLARATIONS = """
 (function free (E) Axes :merge (set-intersect old new))
 (function folded (E) Axes :merge (set-intersect old new))
 (function dtype (E) i64 :merge (& old new))
+(function written (E) i64 :no-merge)
 (relation axis (String))
 (relation member (Axes String))
 (relation computes (String))

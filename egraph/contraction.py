@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from egraph.law import (
     Axes,
+    Condition,
     Rule,
     apart,
     disjoint,
@@ -36,7 +37,8 @@ DEMAND = f"""
 (rule ((aneed s e) (= e (Binary "mul" k a)) {disjoint("k", "s").facts} {meets("a", "s").facts})
       ((aneed s a)) :ruleset split)
 (rule ((pneed s e) {disjoint("e", "s").facts}) ((psplit e s e (Identity "mul")) (lone e)) :ruleset split)
-(rule ((pneed s e) (atom e) {meets("e", "s").facts}) ((psplit e s (Identity "mul") e) (level e)) :ruleset split)
+(rule ((pneed s e) (atom e) {meets("e", "s").facts}) ((psplit e s (Identity "mul") e)) :ruleset split)
+(rule ((pneed s e) (atom e) (= 1 (written e)) {meets("e", "s").facts}) ((level e)) :ruleset split)
 (rule ((aneed s e) {floating("e").facts} {disjoint("e", "s").facts}) ((asplit e s e (Identity "add"))) :ruleset split)
 (rule ((aneed s e) {floating("e").facts} {meets("e", "s").facts} {unfolded("e", "s").facts})
       ((asplit e s (Identity "add") e)) :ruleset split)
@@ -48,7 +50,7 @@ DEMAND = f"""
 (rule ((= e (Round d o a))) ((addend e)) :ruleset split)
 (rule ((= e (Fold t o a))) ((addend e)) :ruleset split)
 (rule ((= e (Fold s o b)) (psplit b s c r) (mild c)) ((leaves c r)) :ruleset split)
-(rule ((= e (Fold s o b)) (psplit b s c r) (rooted c)) ((leaves c r)) :ruleset split)
+(rule ((= e (Fold s o b)) (psplit b s c r) (rooted c) (fair r)) ((leaves c r)) :ruleset split)
 (rule ((= e (Fold s o b)) (psplit b s c r) (lone c) (level r)) ((leaves c r)) :ruleset split)
 (rule ((= e (Fold s o b)) (psplit b s c r) (= d (dtype c)) (> d 7)) ((leaves c r)) :ruleset split)
 """
@@ -144,11 +146,15 @@ def nested_sums_merge(x: Term, s: Axes, t: Axes) -> tuple[Term, Term]:
     return Fold(s, "add", Fold(t, "add", x)), Fold(joined(s, t), "add", x)
 
 
+UNLIKE = Condition("unlike", ("a", "b", "c", "t"), '(!= c (Fold t "add" (Binary "mul" a b)))')
+"""The product of c and the sum is not a square, which is never below 0 as it stands."""
+
+
 @law(
     "contraction",
     "reassociating",
     ruleset="hoist",
-    given=(apart("s", "t"), disjoint("c", "t"), disjoint("a", "s"), meets("b", "s"), meets("c", "s")),
+    given=(apart("s", "t"), disjoint("c", "t"), disjoint("a", "s"), meets("b", "s"), meets("c", "s"), UNLIKE),
 )
 def contractions_associate(a: Term, b: Term, c: Term, s: Axes, t: Axes) -> tuple[Term, Term]:
     """A chain of contractions may be evaluated from either end."""

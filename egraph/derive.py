@@ -47,6 +47,8 @@ RANGED = "no exponential leaves the range of floats"
 LARGEST = 6  # extents in a numeric check
 TOLERANCE = 1e-9
 TINY = 1e-280
+OPERANDS = 2
+"""How many operands below the variables of a match its helpers are looked for."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def _helpers(graph: Explained, wanted: list[Match], waiting: Iterable[Match]) ->
     """Matches without which those that wait do not find what they need, as terms of one class are not yet equal.
 
     They are looked for among all that put the classes of the variables of those together, or the classes of operands
-    there, and the needless are left out.
+    there and of theirs, and the needless are left out.
     """
 
     def stuck(more: list[Match]) -> list[Match]:
@@ -138,10 +140,11 @@ def _helpers(graph: Explained, wanted: list[Match], waiting: Iterable[Match]) ->
     for k, c in history.tables.outputs.items():
         if k[0] in MAKERS:
             keys[c].append(k)
-    own = {v for m in waiting for v in m.bound.values() if isinstance(v, int)}
-    below = {v for c in own for k in keys[c] for v in k[1] if isinstance(v, int)}
+    near = {v for m in waiting for v in m.bound.values() if isinstance(v, int)}
+    for _ in range(OPERANDS):
+        near |= {v for c in near for k in keys[c] for v in k[1] if isinstance(v, int)}
     known = {id(m) for m in wanted}
-    found, _ = history.needed((keys[c][0], k) for c in sorted(own | below) for k in keys[c])
+    found, _ = history.needed((keys[c][0], k) for c in sorted(near) for k in keys[c])
     helpers = [m for m in found if id(m) not in known]
     left, size = stuck(helpers), len(helpers)
     while size and helpers:

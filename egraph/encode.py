@@ -246,7 +246,7 @@ def encode(roots: Iterable[T.Term], tags: Iterable[tuple[str, T.Term, tuple[T.Te
         lines[c.name].append("\t".join(cells))
     text = [c.signature for c in used.values() if c.op == "Tensor"]
     text += [c.row_signature for c in used.values()]
-    text += [KNOWN, *sets.text, *(f'(input in_{name} "{name}.tsv")' for name in lines)]
+    text += [KNOWN, WRITTEN, *sets.text, *(f'(input in_{name} "{name}.tsv")' for name in lines)]
     lines["set"] = sets.lines
     files = {name: "".join(f"{row}\n" for row in rows) for name, rows in lines.items()}
     return Rows(number, tuple(used.values()), files, "\n".join(text))
@@ -255,3 +255,4 @@ def encode(roots: Iterable[T.Term], tags: Iterable[tuple[str, T.Term, tuple[T.Te
 KNOWN = """(relation in_known (i64 String String i64))
 (rule ((in_known k f g d) (= s (axes_named f)) (= t (axes_named g)))
       ((set (free (slot k)) s) (set (folded (slot k)) t) (set (dtype (slot k)) d)) :ruleset insert :name "insert known")"""
+WRITTEN = '(rule ((in_known k f g d)) ((set (written (slot k)) 1)) :ruleset insert :name "insert written")'

@@ -21,7 +21,7 @@ from egraph.matches import Rule, Sexp
 Value = int | str | frozenset[str]
 Key = tuple[str, tuple[Value, ...]]
 """A row: the name of its table and its arguments. Classes are egglog's own, as numbers."""
-AXIOMS = frozenset(("free", "folded", "dtype", "state", "kind", "slot", "axes_named"))
+AXIOMS = frozenset(("free", "folded", "dtype", "state", "kind", "written", "slot", "axes_named"))
 _WEIGHT = {name: 1 << k for k, name in enumerate(LAW_CLASSES)}
 
 

@@ -243,7 +243,7 @@ class Replay:
                 return self.known[int(str(args[0]))].folded
             case "dtype":
                 return DTYPE_CODE[self.known[int(str(args[0]))].term.dtype]
-            case "state" | "kind":
+            case "state" | "kind" | "written":
                 return self.tables.outputs.get(self.tables.key(e, m.bound), 0)
         return computed(str(e[0]), args)
 

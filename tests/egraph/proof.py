@@ -34,7 +34,7 @@ Bound = dict[str, Value]
 TESTS: Mapping[str, Callable[[object, object], bool]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt
 }  # fmt: skip
-TOLD = ("state", "kind")  # by demands, not of terms
+TOLD = ("state", "kind", "written")  # by demands and by the program, not of terms
 
 
 # ---- a step is an instance of its law

@@ -19,11 +19,26 @@ from tests.egraph.written import inputs, program
 UNITS = "u := X[i, j] * recip(sqrt(add[j](X[i, j] * X[i, j])))"
 MEAN_SQUARE = "r := rsqrt(add[j](X[i, j] * X[i, j]) / f32.op(extent(j)) + f32(1e-6))"
 SHARES = "p := exp(X[i, j] - max[j](X[i, j]))"
+UNIT = "v{n} * recip(sqrt(add[{axis}](v{n} * v{n})))"
+POWERS = "\n".join(
+    (
+        "v0 := X[i, f]",
+        *(
+            f"v{n} := add[{a}]({UNIT.format(n=n - 1, axis=a)} * W[{a}, {b}])"
+            for n, a, b in ((1, "f", "e"), (2, "e", "f"), (3, "f", "e"), (4, "e", "f"))
+        ),
+        UNIT.format(n=4, axis="f"),
+    )
+)
 CASES = {
     "a norm scaled by its maximum": (
         "m := max[j](abs(X[i, j]))\nm * sqrt(add[j](X[i, j] / m * (X[i, j] / m)))", 2, 2,
     ),
     "one norm of all": ("m := max[i, j](abs(X[i, j]))\nm * sqrt(add[i, j](X[i, j] / m * (X[i, j] / m)))", 2, 2),
+    "rows between their extrema summed": (
+        "m := min[j](X[i, j])\nadd[j]((X[i, j] - m) / (max[j](X[i, j]) - m))", 2, 1,
+    ),
+    "a power iteration": (POWERS, 0, 0),
     "squares of unit rows": (f"{UNITS}\nadd[j](u * u)", 2, 2),
     "cosines": (
         f"{UNITS}\nadd[j](u * (Y[i, j] * recip(sqrt(add[j](Y[i, j] * Y[i, j])))))", 2, 2,
@@ -37,7 +52,7 @@ CASES = {
     "shares times a matrix": (f"{SHARES}\nadd[j](p / add[j](p) * W[j, e])", 3, 1),
     "shares of rows summed with their rows": (f"{SHARES}\nadd[j](p / add[j](p) * X[i, j])", 3, 1),
 }  # fmt: skip
-MAGNITUDES = {"f32": (1e25, 1e-25, 1e36), "bf16": (1e25, 1e-25), "f16": (1e4, 1e-4)}
+MAGNITUDES = {"f32": (1e7, 1e25, 1e-25, 1e36), "bf16": (1e25, 1e-25), "f16": (1e4, 1e-4)}
 NARROW = ("a norm scaled by its maximum", "rows by their mean square times a matrix", "shares times a matrix")
 
 
@@ -76,3 +91,23 @@ def test_forms_stay_in_range_where_the_program_does(name: str, dtype: str) -> No
         for scaled in ("X", "XYW"):
             values = {n: rounded(v * (scale if n in scaled else 1.0), dtype) for n, v in inputs(p).items()}
             assert worse(p, found, values, dtype) == [], (scale, scaled)
+
+
+def test_range_is_kept_up_to_the_number_of_terms_and_no_further() -> None:
+    """The mean of values of half the range is in range, and the sum of them under weights up to 1 is not."""
+    p = program(f"{SHARES}\nadd[j](p / add[j](p) * Y[i, j])")
+    found = forms(saturate(p), H200, k=12)
+    for terms, right in ((p.axes["j"], True), (1, False)):
+        values = {"X": np.zeros((3, 6)), "Y": np.full((3, 6), float(np.finfo(np.float32).max) / 2 / terms)}
+        assert (worse(p, found, values, "f32") == []) == right
+
+
+def test_the_norm_of_a_product_is_the_root_of_squares() -> None:
+    """Where rows cancel, what rounding leaves may be below 0 as a product of three, but not as a square."""
+    p = program("y := add[c](X[i, c] * W[c, e])\nsqrt(add[e](y * y))")
+    rng = np.random.default_rng(0)
+    rows, column = rng.standard_normal((3, 5)), rng.standard_normal((1, 4))
+    values = {"X": rows - rows.mean(-1, keepdims=True), "W": np.repeat(column, 5, 0)}
+    values = {n: rounded(v, "f32") for n, v in values.items()}
+    for f in forms(saturate(p), H200, k=12):
+        assert np.isfinite(run_form(f, values, False)["out0"]).all(), f.name
