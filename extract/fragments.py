@@ -74,6 +74,7 @@ class Fragments:
         self.lineage = Lineage(self.graph)
         self._known: dict[int, list[Term]] = {}
         self._busy: set[int] = set()
+        self._plains: dict[int, Term] = {}
         self._costs: dict[Term, Cost] = {}
         self._flow: dict[int, float] = {}
         for c in scope.reachable:
@@ -130,23 +131,57 @@ class Fragments:
             found += self._streams_of(axis, c)
         self._busy.discard(c)
         kept = self._best(found)
-        marked = c in self.scope.items or self.source.fan.get(c, 1) > 1
+        if self.late and not kept and (plain := self._plain(c)) is not None:
+            kept = [plain]
         for t in kept:
-            self.class_of.setdefault(t, c)
-            if marked:
-                self.choice[t] = {**self.choice.get(t, NO_CHOICE), c: t}
+            self._keep(c, t)
         if kept or not self._busy:
             self._known[c] = kept
         return kept
 
+    def _keep(self, c: int, t: Term) -> None:
+        self.class_of.setdefault(t, c)
+        if c in self.scope.items or self.source.fan.get(c, 1) > 1:
+            self.choice[t] = {**self.choice.get(t, NO_CHOICE), c: t}
+
+    def _plain(self, c: int) -> Term | None:
+        """The class over the buffers of all that may have one, so that no two operands choose other forms of a class.
+
+        Nothing where it is made by a stream alone, or through itself.
+        """
+        if c in self._plains or c in self._busy:
+            return self._plains.get(c)
+        self._busy.add(c)
+        for n in self.source.nodes(c):
+            kids = [self._read(k) or self._plain(k) for k in n.children]
+            whole = [k for k in kids if k is not None]
+            chosen = self._agreed(whole)
+            if n.op == "Prefix" or len(whole) < len(kids) or chosen is None:
+                continue
+            if (t := self._built(c, n, whole)) is not None:
+                self.choice.setdefault(t, chosen)
+                self.lineage.node(c, t, n, whole)
+                self._keep(c, t)
+                self._plains[c] = t
+                break
+        self._busy.discard(c)
+        return self._plains.get(c)
+
+    def _read(self, c: int) -> Term | None:
+        """The buffer of a class that may have one."""
+        if c not in self.scope.given and c not in self.scope.items:
+            return None
+        read = self.source.load(c)
+        self.choice.setdefault(read, {c: read})
+        return read
+
     def uses(self, c: int) -> list[Term]:
         """What a reader of the class can take: its buffer and its fragments."""
         inlined = self.of(c)
-        if c not in self.scope.given and (c not in self.scope.items or all(open_states(t) for t in inlined)):
+        if c not in self.scope.given and all(open_states(t) for t in inlined):
             return inlined
-        read = self.source.load(c)
-        self.choice.setdefault(read, {c: read})
-        return [read, *inlined]
+        read = self._read(c)
+        return inlined if read is None else [read, *inlined]
 
     def _of_node(self, c: int, n: ENode) -> Iterator[Term]:
         if n.op == "Prefix":
