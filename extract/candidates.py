@@ -39,11 +39,14 @@ class Candidate:
 
 
 class Candidates:
-    """All candidate kernels of a scope."""
+    """All candidate kernels of a scope, in one order with `others` of it."""
 
-    def __init__(self, fragments: Fragments) -> None:
+    def __init__(self, fragments: Fragments, others: Candidates | None = None) -> None:
         self.fragments, self.scope, self.source = fragments, fragments.scope, fragments.source
         self.needed = self._reached()
+        self.reads = {c: {x for t in ts for x in fragments.inputs(t)} for c, ts in self.needed.items()}
+        for c, read in others.reads.items() if others else ():
+            self.reads[c] = self.reads.get(c, set()) | read
         self.ranks = self._ranks()
 
     def candidate(self, made: Iterable[tuple[int, Term]], kind: str) -> Candidate:
@@ -73,7 +76,7 @@ class Candidates:
         found = self.singles()
         for single in list(found):
             found += self._also(single)
-        found = self._undominated(c for c in found if self._ordered(c))
+        found = self._undominated(c for c in found if self.ordered(c))
         found += self._siblings(found, frozenset(live(found)))
         return self._undominated(found)
 
@@ -95,20 +98,20 @@ class Candidates:
 
     def _ranks(self) -> dict[int, int]:
         """Per class, the number of classes below it: several outputs must all rank above all inputs (no cycles)."""
-        reads = {c: {x for t in ts for x in self.fragments.inputs(t)} for c, ts in self.needed.items()}
         below: dict[int, set[int]] = {}
-        for start in sorted(reads):
+        for start in sorted(self.reads):
             seen: set[int] = set()
-            stack = list(reads[start])
+            stack = list(self.reads[start])
             while stack:
                 c = stack.pop()
                 if c not in seen:
                     seen.add(c)
-                    stack += reads.get(c, ())
+                    stack += self.reads.get(c, ())
             below[start] = seen
         return {c: len(b) for c, b in below.items()}
 
-    def _ordered(self, c: Candidate) -> bool:
+    def ordered(self, c: Candidate) -> bool:
+        """Whether what it makes all comes after what it reads."""
         if c.inputs & c.outs:
             return False
         highest = max((self.ranks.get(x, -1) for x in c.inputs), default=-1)
@@ -156,7 +159,7 @@ class Candidates:
                     continue
                 done.add(tuple(picks))
                 joined = self.candidate([m for k in picks for p in found[k].parts for m in p], "siblings")
-                if self._ordered(joined):
+                if self.ordered(joined):
                     out.append(joined)
         return out
 

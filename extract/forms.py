@@ -30,6 +30,7 @@ from ir.machine import Machine
 Price = Callable[[KernelForm, Form, Cost], float | None]
 """The time of a kernel in us, given what the model says of it; None where the model's is to stand."""
 MOST_PER_CLASS = 24  # fragments of a class when many forms are asked for
+WIDE = 40.0  # how far from the best fragments may be where many are wanted
 TRIES = 3  # covers solved for each form asked for, since some differ by trivial moves
 
 
@@ -57,13 +58,33 @@ class Region:
         deadline: float,
         greedy: bool = False,
     ) -> None:
-        self.scope, self.deadline, self.greedy = scope, deadline, greedy
-        half = (time.thread_time() + deadline) / 2  # the rest is the solver's
-        self.fragments = Fragments(scope, machine, breadth, half)
+        self.scope, self.deadline, self.greedy, self.price = scope, deadline, greedy, price
+        self.fragments = Fragments(scope, machine, breadth, self._half())
         self.candidates = Candidates(self.fragments)
-        self.found = self.candidates.all(self._live)
-        if price is not None:
-            self.found = [self._priced(c, price) for c in self.found]
+        self.found: list[Candidate] = []
+        self.found = self._all(self.candidates)
+
+    def _half(self) -> float:
+        """When half of the time that is left is over: the rest is the solver's."""
+        return (time.thread_time() + self.deadline) / 2
+
+    def _all(self, candidates: Candidates) -> list[Candidate]:
+        found = candidates.all(self._live)
+        return found if self.price is None else [self._priced(c, self.price) for c in found]
+
+    def _bounded(self, found: Sequence[Candidate]) -> list[Candidate]:
+        """The candidates, and more whose exponents stay in range whoever makes what they read.
+
+        Such fragments may be dear as kernels of their own: one that finds the maximum itself does so for every tile.
+        """
+        own = self.fragments
+        breadth = replace(own.breadth, slack=max(own.breadth.slack, WIDE), bounded=True)
+        fragments = Fragments(self.scope, own.pricing.machine, breadth, self._half(), own.lineage)
+        own.trusted |= fragments.trusted
+        own.late = own.late or fragments.late
+        more = Candidates(fragments, self.candidates)
+        unique = {c.parts: c for c in (*found, *self._all(more))}
+        return [c for c in unique.values() if more.ordered(c)]
 
     def choices(self, k: int) -> list[Choice]:
         """Up to `k` covers with distinct signatures and kernels, the cheapest first; at least one.
@@ -102,12 +123,17 @@ class Region:
         if self.greedy and (own := CoverProblem(found, self.scope.roots, self.scope.given).greedy()) is not None:
             yield own, [found[i] for i in own.picks]
             return
+        widened = False
         while True:
             covers = CoverProblem(found, self.scope.roots, self.scope.given).through(self.deadline)
             first = next(covers)
             picks = [found[i] for i in first.picks]
             rest = [c for c in found if c not in picks or self._in_range(c, picks)]
-            if len(rest) == len(found) or not self._coverable(rest):
+            if len(rest) == len(found):
+                break
+            if not widened:
+                rest, widened = self._bounded(rest), True
+            if not self._coverable(rest):
                 break
             found = rest
         yield first, picks
@@ -155,9 +181,10 @@ class Region:
 
     def _live(self, candidates: Sequence[Candidate]) -> set[int]:
         """Classes that a good cover by these candidates makes."""
-        problem = CoverProblem(candidates, self.scope.roots, self.scope.given)
+        found = [*self.found, *candidates]
+        problem = CoverProblem(found, self.scope.roots, self.scope.given)
         near = problem.greedy() or next(problem.covers(self.deadline))
-        return {o for i in near.picks for o in candidates[i].outs}
+        return {o for i in near.picks for o in found[i].outs}
 
     def _priced(self, c: Candidate, price: Price) -> Candidate:
         pricing = self.fragments.pricing
@@ -223,7 +250,7 @@ def _breadth(k: int) -> Breadth:
     """How widely to look for `k` forms."""
     if k == 1:
         return Breadth()
-    return Breadth(per_class=min(MOST_PER_CLASS, 4 + 2 * k), per_cut=1, slack=40.0, diverse=True)
+    return Breadth(per_class=min(MOST_PER_CLASS, 4 + 2 * k), per_cut=1, slack=WIDE, diverse=True)
 
 
 def _best(prices: Mapping[Text, Sequence[float]], k: int) -> Iterator[dict[Text, int]]:

@@ -12,9 +12,10 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from egraph.graph import ENode
+from extract.bounds import Bounds
 from extract.build import node_term, stream
 from extract.cost import Cost, Pricing
 from extract.facts import buffers_read, open_states
@@ -37,6 +38,7 @@ class Breadth:
     """How many fragments are kept: per class and ranking, per set of inputs; how far from the best; leaves of one.
 
     `diverse` keeps terms and kernels that differ in loops and contractions beside cheaper ones with the same inputs.
+    `bounded` keeps of values whose exp is to stay in range those alone where it does whoever makes what they read.
     """
 
     per_class: int = 6
@@ -45,6 +47,7 @@ class Breadth:
     product: int = 400
     slack: float = 4.0
     diverse: bool = False
+    bounded: bool = False
 
 
 def exponents(*terms: Term) -> set[Term]:
@@ -60,7 +63,14 @@ NO_CHOICE: Choice = {}
 class Fragments:
     """The fragments of the classes of a scope, with their modelled times as kernels of their own."""
 
-    def __init__(self, scope: Scope, machine: Machine, breadth: Breadth, deadline: float = math.inf) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        machine: Machine,
+        breadth: Breadth,
+        deadline: float = math.inf,
+        lineage: Lineage | None = None,
+    ) -> None:
         self.scope, self.source, self.graph, self.breadth = scope, scope.source, scope.graph, breadth
         self.substitute = scope.source.substitute
         buffers = {b.name: b for b in self.graph.program.buffers}
@@ -71,15 +81,16 @@ class Fragments:
         self.pricing = Pricing(self.substitute.extents, buffers, machine, lambda t: t not in self.risky)
         self.choice: dict[Term, Choice] = {}
         self.class_of: dict[Term, int] = {}
-        self.lineage = Lineage(self.graph)
+        self.lineage = lineage or Lineage(self.graph)
         self._known: dict[int, list[Term]] = {}
+        self._in_range: dict[int, bool] = {}
         self._busy: set[int] = set()
         self._plains: dict[int, Term] = {}
         self._costs: dict[Term, Cost] = {}
         self._flow: dict[int, float] = {}
         for c in scope.reachable:
             if time.thread_time() > deadline:
-                self.breadth, self.late = LATE, True
+                self.breadth, self.late = replace(LATE, bounded=breadth.bounded), True
             self.of(c)
 
     # ---- prices
@@ -129,6 +140,8 @@ class Fragments:
         found = list(dict.fromkeys(t for n in self.source.nodes(c) for t in self._of_node(c, n)))
         for axis in self.source.swept_by(c):
             found += self._streams_of(axis, c)
+        if self.breadth.bounded and self._stays(c):
+            found = [t for t in found if open_states(t) or Bounds({}).hold([t], [t])] or found
         self._busy.discard(c)
         kept = self._best(found)
         if self.late and not kept and (plain := self._plain(c)) is not None:
@@ -213,11 +226,18 @@ class Fragments:
         t = node_term(n, kids)
         if n.op == "Unary" and n.payload[0] in EXPONENTIALS:
             as_written = (c, str(n.payload[0]), n.children) in self.source.written
-            if n.children[0] in self.graph.safe:
+            if self._stays(n.children[0]):
                 self.trusted.add(kids[0])
             elif not as_written:
                 self.risky.add(kids[0])
         return t
+
+    def _stays(self, c: int) -> bool:
+        """Whether an exponent of this class is to stay in range: the graph says so, or its term as it is written."""
+        if c not in self._in_range:
+            written = self.source.terms.get(c)
+            self._in_range[c] = c in self.graph.safe or (written is not None and Bounds({}).safe(written))
+        return self._in_range[c]
 
     def _keep_risks(self, before: Term, after: Term) -> None:
         old, new = exponents(before), exponents(after)
