@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from eggtile.pipeline import Compiled, Options, RequestError, compile_program
 from eggtile.planning import plan_of
-from eggtile.reference import private_copy, relative_error, run_eager, run_in_float64, unit_roundoff
+from eggtile.reference import private_copy, relative_error, run_eager, run_in_float64, run_traced, unit_roundoff
 from eggtile.runtime import execution_for
 
 EAGER_FACTOR = 2.0
@@ -42,14 +43,19 @@ def judge(
     exact: Sequence[torch.Tensor],
     notes: tuple[str, ...] = (),
     slack: float = 0.0,
+    traced: Callable[[], Sequence[torch.Tensor]] = tuple,
 ) -> Verdict:
-    """Compare values: an error above twice eager's plus one unit roundoff of the output's type (and slack) is wrong."""
+    """Compare values: an error above twice eager's plus one unit roundoff of the output's type (and slack) is wrong.
+
+    Strides are eager's, or those of `traced`, which is asked only where they are not.
+    """
     if not len(got) == len(eager) == len(exact):
         return Verdict(on, math.inf, math.inf, False, f"{len(got)} outputs where eager gives {len(eager)}", notes)
     worst, worst_eager, reason = 0.0, 0.0, ""
     for k, (y, e, y64) in enumerate(zip(got, eager, exact, strict=True)):
         e, y64 = e.to(y.device), y64.to(y.device)
-        if y.dtype != e.dtype or y.shape != e.shape or _steps(y) != _steps(e):
+        laid_out = _steps(y) == _steps(e) or [_steps(y)] == [_steps(t) for t in traced()[k : k + 1]]
+        if y.dtype != e.dtype or y.shape != e.shape or not laid_out:
             reason = reason or f"output {k} is {_kind(y)}, eager gives {_kind(e)}"
         error, eager_error = relative_error(y, y64), relative_error(e, y64)
         if not math.isfinite(
@@ -92,7 +98,7 @@ def check_compiled(
         runs.append(execution.outputs_and_inputs([private_copy(t) for t in given]))
     if not all(_same_bits(a, b) for a, b in zip(*runs, strict=True)):
         return Verdict(on, math.inf, 0.0, False, "two runs give different bits", notes)
-    return judge(on, runs[0], eager, exact, notes, slack)
+    return judge(on, runs[0], eager, exact, notes, slack, partial(run_traced, fn, inputs) if on == "cpu" else tuple)
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -77,6 +78,18 @@ def run_eager(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[to
     private = [private_copy(t) for t in inputs]
     with torch.no_grad():
         out = with_parameters(fn, lambda t: t.detach().clone())(*private)
+    return [*flat_tensors(out), *private]
+
+
+def run_traced(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The program's outputs, then its inputs, without values: in the strides that PyTorch traces them in.
+
+    These are CUDA's where a CPU kernel lays its result out otherwise, as batch_norm's and group_norm's do.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    private = [mode.from_tensor(t) for t in inputs]
+    with torch.no_grad(), mode:
+        out = with_parameters(fn, mode.from_tensor)(*private)
     return [*flat_tensors(out), *private]
 
 

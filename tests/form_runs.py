@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from eggtile.reference import (
     relative_error,
     run_eager,
     run_in_float64,
+    run_traced,
     unit_roundoff,
     widened,
 )
@@ -33,6 +35,7 @@ from ir.node import postorder
 
 Tensors = list[torch.Tensor]
 EXACT, ROUGH = 1e-12, 1e-4
+MASK = 1e100
 OFFSET_ERROR = 1e4 * 2.0**-24  # what a difference of two values near 1e4 may be off by, in f32
 
 # ---- inputs
@@ -176,8 +179,9 @@ class Forms:
 
         In float64 the form as written decides. It is held to PyTorch as far as ROUGH, for an epsilon may be one of a
         type, or as near as eager comes. On values in UNUSUAL where it is not eager's, it decides alone. The others may
-        err as much as it does; on special values, laws that are not exact are held to what is finite. An overflow of
-        eager's is demanded as reported, elsewhere what float64 gives is as good.
+        err as much as it does; on special values, laws that are not exact are held to what is finite, and where results
+        grow with the size of a mask, for which -inf stands, infinity is as good as NaN: by the order of the terms a sum
+        of infinities is either. An overflow of eager's is demanded as reported, elsewhere what float64 gives is as good.
         """
         written, slack = self.count - 1, self.slack() + (OFFSET_ERROR if values == "offset" else 0.0)
         with warnings.catch_warnings():
@@ -185,7 +189,7 @@ class Forms:
             eager, right = run_eager(self.fn, inputs), run_in_float64(self.fn, inputs)
 
         def judged(got: Tensors, eager: Tensors, right: Tensors) -> str:
-            why = judge("cpu", got, eager, right, slack=slack).reason
+            why = judge("cpu", got, eager, right, (), slack, partial(run_traced, self.fn, inputs)).reason
             return "" if values != "reported" and is_near(got, right, slack) else why
 
         wide, narrow = self.run(written, inputs, True), self.run(written, inputs, False)
@@ -194,16 +198,20 @@ class Forms:
             yield written, why
         if why and values in UNUSUAL:
             eager, right = narrow, wide
-        finite = values == "special" and self.compiled.options.numerics != "strict"
+        loose = self.compiled.options.numerics != "strict"
+        grown = (
+            self.run(written, [with_finite_masks(t) for t in inputs], True) if values == "masked" and loose else []
+        )
         error = worst(narrow, right)
         slack += 2 * error if math.isfinite(error) else 0.0
         for number in range(written):
             found, precise = self.run(number, inputs, False), self.run(number, inputs, True)
-            if finite:
+            if values == "special" and loose:
                 found, near, exact = where_finite(found, eager, right)
                 precise, goal = where_finite(precise, wide)
             else:
-                near, exact, goal = eager, right, wide
+                found, near, exact = (of_one_kind(x, grown) for x in (found, eager, right))
+                precise, goal = of_one_kind(precise, grown), of_one_kind(wide, grown)
             why = errors(precise, goal, EXACT) or judged(found, near, exact)
             if why:
                 yield number, why
@@ -222,6 +230,25 @@ def where_finite(got: Tensors, *others: Tensors) -> list[Tensors]:
         for kept, v in zip(out, values, strict=True):
             kept.append(torch.where(finite, v, torch.zeros((), dtype=v.dtype)))
     return out
+
+
+def with_finite_masks(t: torch.Tensor) -> torch.Tensor:
+    """A copy in float64, in which a large number stands for -inf."""
+    out = widened(t)
+    if out.dtype.is_floating_point:
+        memory = out.as_strided((out.untyped_storage().nbytes() // out.element_size(),), (1,), 0)
+        memory.masked_fill_(memory == -torch.inf, -MASK)
+    return out
+
+
+def of_one_kind(got: Tensors, grown: Tensors) -> Tensors:
+    """The values with NaN for infinities in the places that a mask makes large."""
+    if not grown:
+        return got
+    return [
+        torch.where(~(g.abs() < MASK**0.5) & y.isinf(), torch.nan, y) if y.dtype.is_floating_point else y
+        for y, g in zip(got, grown, strict=True)
+    ]
 
 
 def worst(got: Tensors, right: Tensors) -> float:

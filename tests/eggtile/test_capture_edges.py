@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 from eggtile.api import optimize
@@ -150,6 +151,15 @@ def test_the_gate_compares_strides_but_for_single_elements() -> None:
     assert judge("cpu", [x.as_strided((1, 4), (7, 1))], [x], [x.double()]).ok
     y = torch.zeros(4, 4)
     assert not judge("cpu", [y], [y.t()], [y.double()]).ok
+
+
+def test_strides_that_a_kernel_of_the_cpu_chooses_are_those_of_the_trace() -> None:
+    """On CUDA batch_norm keeps the strides of dense inputs, and group_norm does not keep channels_last."""
+    x, images = torch.randn(3, 8, 4).mT, torch.randn(2, 4, 3, 5).to(memory_format=torch.channels_last)
+    assert check_on_cpu(lambda x: F.batch_norm(x, None, None, training=True), [x]).ok
+    assert check_on_cpu(lambda x: F.group_norm(x, 2), [images]).ok
+    eager = x.contiguous()
+    assert not judge("cpu", [x], [eager], [x.double()], traced=lambda: [eager, x]).ok
 
 
 LAID = {
