@@ -36,8 +36,9 @@ from eggtile.reference import run_eager, run_in_float64
 from eggtile.runtime import execution_for
 from eggtile.timing import copies_for, interleave, prepare
 from eggtile.turn import turn
+from extract.points import point
 from extract.roles import is_fallback, pieces
-from extract.spaces import Rules, Space, Subject, point, space
+from extract.spaces import Rules, Space, Subject, space
 from ir.machine import Rates
 from ir.schedule import Schedule, parse_schedule
 

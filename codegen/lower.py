@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from codegen.passes.barriers import place_barriers
+from codegen.passes.clusters import share_early
 from codegen.passes.hints import choose_hints
 from codegen.passes.layouts import choose_layouts, work
 from codegen.passes.narrow import narrow_integers
@@ -31,6 +32,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("merge-equal", merge_equal),
     Pass("hoist-loads", hoist_loads),
     Pass("layouts", choose_layouts),
+    Pass("share-early", share_early),
     Pass("predicates", decide_predicates),
     Pass("widths", choose_widths),
     Pass("hints", choose_hints),

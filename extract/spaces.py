@@ -5,6 +5,8 @@ WORK=t256 TILE=x0:4,x1:2048/v8 REDUCE=lanes    256 threads a block; a tile of 4 
 WORK=t256+c8 TILE=x1:131072/v8                 clusters of 8 such blocks, which share a tile and the folds along its axes
 WORK=t256 TILE=x1:2048/v8 REDUCE=lanes+split16 the longest swept axis, x1, in 16 pieces, numbered by a new axis x1p, and a
                                                second kernel that merges them, under its own default line
+WORK=t512+c8 TILE=x1:16032/v8,x1p:8 REDUCE=split8
+                                               the pieces of x1 are the blocks of a cluster, which merge them at once
 WORK=points128                                 the fall-back: results tiled over the threads, sweeps by single steps
 
 A swept axis whose tile covers its extent stays in registers between its sweeps, else it is swept tile by tile.
@@ -19,13 +21,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 
-from extract.roles import cluster, folding, is_fallback, listed_tiles, padded, pieces, threads, tile_axis
-from extract.splits import Piece, split, split_axis, split_counts
+from extract.points import Point, point
+from extract.roles import cluster, is_fallback, listed_tiles, padded, pieces, threads, tile_axis
+from extract.splits import Piece, shared, split, split_axis, split_counts
 from extract.tile_cost import FOLD_THREADS, PartCost
 from extract.tiles import Choice, Tiles
+from ir import term as T
 from ir.loop import Buffer, KernelForm
 from ir.machine import Machine
-from ir.node import IRError
+from ir.node import IRError, postorder
 from ir.schedule import Schedule, parse_schedule, schedule
 
 KEYS = ("WORK", "TILE", "REDUCE")
@@ -41,6 +45,8 @@ SWEPT_ELEMENTS, MAP_ELEMENTS = 32, 8
 """Elements of a thread where nothing else decides, of a kernel that folds and of one that does not."""
 ALIKE = 1.01
 """Times up to so much longer than the best are no worse."""
+SHARED_THREADS = (256, 512, 1024)
+"""Threads of a block of a cluster whose blocks take a piece of a sweep each."""
 SEED_THREADS, SEED_ELEMENTS, SEED_CUTS, SEED_CLUSTERS = (128, 512), (1, 4, 16, 64), (0, 2, 4, 6), (4, 8)
 FEW_SEEDS = (1, 16), (0, 2)
 """Elements and cuts where a merge is only to be priced."""
@@ -48,52 +54,6 @@ CLIMBS, SPLIT_CLIMBS, MOST_STEPS, MOST_LINES = 4, 2, 24, 64
 WIDEST_VECTOR = 16
 WORTH_A_LAUNCH = 2.5
 """Launches that a kernel must last beyond what memory takes for a second one to be thought of."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """A choice of the space: threads, the tile of each axis over 1, one vector, how folds go, blocks of a cluster."""
-
-    threads: int
-    tiles: tuple[tuple[str, int], ...]
-    vector_axis: str = ""
-    vector: int = 1
-    reduce: str = "block"
-    pieces: int = 1
-    cluster: int = 1
-
-    def line(self) -> Schedule:
-        """The canonical line."""
-        listed = [
-            f"{a}:{n}" + (f"/v{self.vector}" if a == self.vector_axis and self.vector > 1 else "")
-            for a, n in self.tiles
-        ]
-        work = f"t{self.threads}" + (f"+c{self.cluster}" if self.cluster > 1 else "")
-        fields = {"WORK": work} | ({"TILE": ",".join(listed)} if listed else {})
-        words = [self.reduce] if self.reduce != "block" else []
-        words += [f"split{self.pieces}"] if self.pieces > 1 else []
-        return schedule(**fields | ({"REDUCE": "+".join(words)} if words else {}))
-
-    def tiled(self, axis: str, tile: int) -> Point:
-        """The point with another tile of one axis."""
-        tiles = {a: n for a, n in (dict(self.tiles) | {axis: tile}).items() if n > 1}
-        return replace(self, tiles=tuple(sorted(tiles.items()))).with_vector(self.vector_axis, self.vector)
-
-    def with_vector(self, axis: str, vector: int) -> Point:
-        """The point with a vector along an axis, as far as its tile reaches."""
-        vector = min(vector, dict(self.tiles).get(axis, 1))
-        return replace(self, vector_axis=axis if vector > 1 else "", vector=vector)
-
-
-def point(line: Schedule) -> Point:
-    """The point of a line that is not the fall-back; raises where more than one axis has a vector."""
-    listed = listed_tiles(line)
-    vectors = [(a, v) for a, (_, v) in listed.items() if v > 1]
-    if len(vectors) > 1:
-        raise IRError(f"TILE: {vectors[0][0]} and {vectors[1][0]} both have a vector")
-    tiles = tuple(sorted((a, n) for a, (n, _) in listed.items() if n > 1))
-    axis, vector = vectors[0] if vectors else ("", 1)
-    return Point(threads(line), tiles, axis, vector, folding(line), pieces(line), cluster(line))
 
 
 @dataclass(frozen=True)
@@ -116,7 +76,7 @@ class Space:
         """The line in canonical spelling; raises `IRError` with the reason and the nearest listed lines."""
         try:
             given = parse_schedule(str(line))
-            return Rules(self.subject, pieces(given)).checked(given)
+            return Rules(self.subject, pieces(given), cluster(given)).checked(given)
         except IRError as e:
             near = " | ".join(map(str, self.nearest(str(line))))
             raise IRError(f"{e}; near are {near}") from None
@@ -152,23 +112,31 @@ class Subject:
     axes: Mapping[str, int]
     machine: Machine
 
-    def pieces(self, count: int) -> tuple[Piece, ...]:
-        """The kernels that a line with so many pieces launches; raises where nothing can be split."""
+    def pieces(self, count: int, cluster: int = 1) -> tuple[Piece, ...]:
+        """The kernels that a line with so many pieces launches; raises where nothing can be split.
+
+        Where blocks work in clusters, there are as many pieces, and one kernel.
+        """
         if count == 1:
             return (Piece(self.kernel, self.buffers, self.axes),)
         axis = split_axis(self.kernel, self.buffers, self.axes)
         if axis is None:
             raise IRError(f"REDUCE=split{count}: the kernel sweeps over no axis that can be split")
-        return split(self.kernel, self.buffers, self.axes, axis, count)
+        if cluster == 1:
+            return split(self.kernel, self.buffers, self.axes, axis, count)
+        if cluster != count:
+            raise IRError(f"REDUCE=split{count}: a cluster of {cluster} blocks takes as many pieces")
+        return (shared(self.kernel, self.buffers, self.axes, axis, count)[0],)
 
 
 class Rules:
     """What makes a line legal for the first of the kernels that it launches, and what all of them cost."""
 
-    def __init__(self, subject: Subject, count: int = 1) -> None:
+    def __init__(self, subject: Subject, count: int = 1, cluster: int = 1) -> None:
         self.subject, self.pieces = subject, count
-        first, *self.later = subject.pieces(count)
+        first, *self.later = subject.pieces(count, cluster)
         self.axes = first.axes
+        self.blocks_axis = next(iter(first.axes.keys() - subject.axes.keys()), "")
         self.parts = tuple(PartCost(p, first.buffers, first.axes, subject.machine) for p in first.kernel.parts)
 
     @cached_property
@@ -202,6 +170,10 @@ class Rules:
         if p.cluster & (p.cluster - 1) or not 1 <= p.cluster <= self.subject.machine.cluster_blocks:
             most = self.subject.machine.cluster_blocks
             raise IRError(f"WORK: a cluster of {p.cluster} blocks is no power of two up to {most}")
+        if p.cluster > 1 and p.pieces > 1 and dict(p.tiles).get(self.blocks_axis, 1) != p.pieces:
+            raise IRError(
+                f"TILE: {self.blocks_axis} numbers the {p.pieces} blocks of a cluster, so that is its tile"
+            )
         if p.cluster > 1 and (p.reduce != "block" or not self.sweeps):
             raise IRError(
                 f"WORK: {p.cluster} blocks of a cluster share folds, of which REDUCE={p.reduce} leaves none"
@@ -230,7 +202,7 @@ class Rules:
         sizes = dict(p.tiles)
         axes = {a: tile_axis(a, self.axes[a], sizes.get(a, 1), part.roles) for a in part.roles.order}
         vector, along = (p.vector, p.vector_axis) if p.vector_axis in axes else (1, None)
-        return part.tiles(axes, Choice(p.threads, vector, along, p.reduce, p.cluster))
+        return part.tiles(axes, Choice(p.threads, vector, along, p.reduce, p.cluster, p.cluster == p.pieces > 1))
 
     def us(self, p: Point) -> float:
         """The modelled time; infinite where the point is not legal."""
@@ -302,7 +274,7 @@ def space(
     priced = _explored(whole, _seeds(whole))
     best = _ranked(priced, whole.sweeps)[0]
     if priced[best] > whole.least_us + WORTH_A_LAUNCH * machine.launch_us:
-        priced |= _split_points(subject, whole.blocks(best))
+        priced |= _split_points(subject, whole.blocks(best)) | _shared_points(subject)
     legal = [p for p, us in priced.items() if us < math.inf]
     lines = {p.line(): priced[p] for p in _ranked({p: priced[p] for p in legal}, whole.sweeps)[:most]}
     lines |= {best.line(): priced[best]} if priced[best] < math.inf else {}
@@ -318,6 +290,28 @@ def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:
         near = _ranked(found, True)[:CLIMBS]
         found |= _explored(rules, (rules.fitted(p) for p in near) if near else _seeds(rules), SPLIT_CLIMBS)
     return found
+
+
+def _shared_points(subject: Subject) -> dict[Point, float]:
+    """Points whose clusters hold a sweep of a stream at once, a piece in each block, with their times."""
+    axis = split_axis(subject.kernel, subject.buffers, subject.axes)
+    if axis is None or not _streams(subject.kernel, axis):
+        return {}
+    found: dict[Point, float] = {}
+    for size in SEED_CLUSTERS:
+        if size <= subject.machine.cluster_blocks and subject.axes[axis] % size == 0:
+            rules = Rules(subject, size, size)
+            tiles = tuple(sorted({rules.blocks_axis: size, axis: rules.axes[axis]}.items()))
+            widest = max(part.widest_vector(axis) for part in rules.parts if axis in part.roles.order)
+            start = Point(SHARED_THREADS[0], tiles, pieces=size, cluster=size).with_vector(axis, widest)
+            found |= {p: rules.us(p) for n in SHARED_THREADS if (p := replace(start, threads=n))}
+    return found
+
+
+def _streams(kernel: KernelForm, axis: str) -> bool:
+    """Whether a stream of the kernel sweeps over the axis."""
+    roots = (s.value for s in kernel.stores)
+    return any(isinstance(t, T.Stream) and t.axis == axis for t in postorder(*roots))
 
 
 def whole_schedule(subject: Subject) -> Schedule:

@@ -1,21 +1,24 @@
 """A kernel whose long sweeps are split over blocks: kernels that fold pieces of an axis, and one that merges them.
 
-The split axis keeps its name for positions inside a piece; a new axis numbers the pieces. A sweep over one piece
+A new axis numbers the pieces. A sweep over one piece
 leaves partial results in scratch buffers: the value of a fold, the best value and its position, every state of a
 stream. The next kernel folds them over the pieces, states moved to the merged values of the others as after any
 stream of tiles. Sweeps that depend on merged results become one more kernel; what is stored comes last.
+
+The blocks of a cluster take the pieces of one kernel, which then folds partial results over the axis of pieces itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from extract.facts import buffers_read, levels, open_states, swept
 from extract.merging import steps
 from extract.parts import counted, with_terms
-from extract.rewrite import rebuilt, with_children
+from extract.rewrite import Names, rebuilt, with_children
 from extract.roles import memory_order
 from ir import term as T
 from ir.dtype import is_float
@@ -49,7 +52,7 @@ def split(
     reason = unsplittable(kernel, axis)
     if reason:
         raise IRError(reason)
-    cut = _Cut(axis, axes[axis], count, {*axes, *(b.name for b in buffers)})
+    cut = _Cut.launches(axis, axes[axis], count, {*axes, *(b.name for b in buffers)})
     known, rest, out = tuple(buffers), counted(kernel, axes), list[Piece]()
     while any(axis in levels(t) for t in _terms(rest)):
         level = _Level(cut, axes)
@@ -59,6 +62,32 @@ def split(
         out.append(_piece(KernelForm(f"{kernel.name}_{len(out)}", tuple(level.parts)), known, inner))
     last = KernelForm(f"{kernel.name}_{len(out)}", rest.parts)
     return (*out, _piece(last, known, {**axes, cut.merging: cut.count}))
+
+
+def shared(
+    kernel: KernelForm, buffers: Sequence[Buffer], axes: Mapping[str, int], axis: str, count: int
+) -> tuple[Piece, str]:
+    """The kernel with its sweeps over `axis` cut into `count` equal pieces, and the new axis that numbers these.
+
+    The axis keeps its name inside a piece.
+    """
+    reason = unsplittable(kernel, axis)
+    if reason:
+        raise IRError(reason)
+    if axes[axis] % count:
+        raise IRError(f"{axes[axis]} positions of {axis} are no {count} equal pieces")
+    cut = _Cut.blocks(axis, axes[axis], count, {*axes, *(b.name for b in buffers)})
+    rest = counted(kernel, axes)
+    while any(axis in levels(t) for t in _terms(rest)):
+        level = _Shared(cut, axes)
+        rest = replace(rest, parts=tuple(level.part(p, buffers) for p in rest.parts))
+    rest = replace(rest, parts=tuple(with_terms(p, cut.placed) for p in rest.parts))
+    back = Names(axes={cut.inner: axis})
+    parts = tuple(with_terms(p, back.node) for p in rest.parts)
+    parts = tuple(replace(p, axes=tuple(k for a in p.axes for k in cut.cut(a))) for p in parts)
+    return _piece(
+        replace(rest, parts=parts), tuple(buffers), {**axes, cut.outer: count, axis: cut.length}
+    ), cut.outer
 
 
 def _piece(kernel: KernelForm, buffers: tuple[Buffer, ...], axes: Mapping[str, int]) -> Piece:
@@ -116,26 +145,61 @@ def _near(extent: int, wanted: int) -> int:
     return min(even, key=lambda n: (abs(n - wanted), n), default=wanted)
 
 
+@dataclass(frozen=True)
 class _Cut:
-    """How an axis is cut: `length` positions of each of `count` pieces, numbered by `outer`, folded over `merging`."""
+    """How an axis is cut: `length` positions, along `inner`, of each of `count` pieces, numbered by `outer`.
 
-    def __init__(self, axis: str, extent: int, count: int, taken: set[str]) -> None:
-        self.axis, self.extent = axis, extent
-        self.length = piece_length(extent, count)
-        self.count = max(1, -(-extent // self.length))
-        self.taken = taken
-        self.outer, self.merging = self.fresh(f"{axis}p"), self.fresh(f"{axis}m")
-        self.start = T.binary("mul", T.Index(self.outer), T.number(self.length))
-        self.position = T.binary("add", self.start, T.Index(axis))
-        even = self.count * self.length == extent
-        self.inside = None if even else T.binary("lt", self.position, T.number(extent))
+    What the pieces make is folded over `merging`. `taken` are the names that the kernel has.
+    """
 
-    def fresh(self, name: str) -> str:
-        """A name that nothing has yet."""
-        while name in self.taken:
-            name += "p"
-        self.taken.add(name)
-        return name
+    axis: str
+    extent: int
+    length: int
+    outer: str
+    inner: str
+    merging: str
+    taken: set[str]
+
+    @staticmethod
+    def launches(axis: str, extent: int, count: int, taken: set[str]) -> _Cut:
+        """Pieces of a launch that another merges; the axis keeps its name inside a piece."""
+        outer, merging = _fresh(f"{axis}p", taken), _fresh(f"{axis}m", taken)
+        return _Cut(axis, extent, piece_length(extent, count), outer, axis, merging, taken)
+
+    @staticmethod
+    def blocks(axis: str, extent: int, count: int, taken: set[str]) -> _Cut:
+        """Pieces of one launch, which merges them itself."""
+        outer, inner = _fresh(f"{axis}p", taken), _fresh(f"{axis}i", taken)
+        return _Cut(axis, extent, extent // count, outer, inner, outer, taken)
+
+    @cached_property
+    def count(self) -> int:
+        """The number of pieces."""
+        return max(1, -(-self.extent // self.length))
+
+    @cached_property
+    def start(self) -> Term:
+        """The first position of a piece."""
+        return T.binary("mul", T.Index(self.outer), T.number(self.length))
+
+    @cached_property
+    def position(self) -> Term:
+        """The position along the axis."""
+        return T.binary("add", self.start, T.Index(self.inner))
+
+    @cached_property
+    def inside(self) -> Term | None:
+        """Whether a position is one of the axis; None where every position of a piece is."""
+        even = self.count * self.length == self.extent
+        return None if even else T.binary("lt", self.position, T.number(self.extent))
+
+    def cut(self, axis: str) -> tuple[str, ...]:
+        """The axes in place of one: also that of pieces, where it is the one that is cut."""
+        return (self.outer, self.axis) if axis == self.axis else (axis,)
+
+    def placed(self, t: Term, kids: Sequence[Term]) -> Term:
+        """The node at the position inside a piece."""
+        return self.position if t == T.Index(self.axis) else with_children(t, kids)
 
     def masked(self, x: Term, monoid: str) -> Term:
         """A contribution at a position inside a piece, or the identity beyond the end of the axis."""
@@ -161,7 +225,8 @@ class _Cut:
 
     def folded(self, t: T.Fold, monoid: str) -> Term:
         """The fold over one piece."""
-        return T.fold(t.axes, monoid, self.masked(self.within(t.x), t.monoid))
+        over = tuple(self.inner if a == self.axis else a for a in t.axes)
+        return T.fold(over, monoid, self.masked(self.within(t.x), t.monoid))
 
     def streamed(self, t: T.Stream) -> tuple[T.Carry, ...]:
         """The states of a stream over one piece; a position beyond the end contributes nothing."""
@@ -234,7 +299,9 @@ class _Level:
     def _stream(self, t: T.Stream) -> None:
         """The last states of a stream from those of its pieces."""
         carries = self.cut.streamed(t)
-        old = {c.name: self._partial(T.Stream(t.axis, carries, c.name), state_axes(t, c)) for c in t.carries}
+        old = {
+            c.name: self._partial(T.Stream(self.cut.inner, carries, c.name), state_axes(t, c)) for c in t.carries
+        }
         merged: dict[Term, Term] = {}
 
         def leaf(k: Term, kids: Sequence[Term]) -> Term:
@@ -249,12 +316,29 @@ class _Level:
             if s.moved is None:
                 self.made.setdefault(T.fold(t.axis, s.carry.monoid, s.part), total)
 
-    def _partial(self, value: Term, free: frozenset[str]) -> T.Load:
+    def _partial(self, value: Term, free: frozenset[str]) -> Term:
         """Store what every piece makes, a value over the axes `free`; gives it back along the merging axis."""
         along = [a for a in self.order if a in free]
         shape = (self.cut.count, *(self.axes[a] for a in along))
-        b = Buffer(self.cut.fresh(f"p{len(self.cut.taken)}"), value.dtype, shape, contiguous(shape), role="scratch")
+        b = Buffer(
+            _fresh(f"p{len(self.cut.taken)}", self.cut.taken), value.dtype, shape, contiguous(shape), role="scratch"
+        )
         rest = tuple(map(T.Index, along))
         self.scratch.append(b)
         self.stores.append(Store(b.name, (T.Index(self.cut.outer), *rest), value))
         return T.Load(b.name, b.dtype, (T.Index(self.cut.merging), *rest))
+
+
+class _Shared(_Level):
+    """The sweeps of a kernel whose pieces are merged where they are made."""
+
+    def _partial(self, value: Term, free: frozenset[str]) -> Term:
+        return value
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    """A name that nothing has yet."""
+    while name in taken:
+        name += "p"
+    taken.add(name)
+    return name

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from extract.roles import is_fallback, pieces
-from extract.spaces import Subject, point, whole_schedule
+from extract.points import point
+from extract.roles import cluster, is_fallback, pieces
+from extract.spaces import Subject, whole_schedule
 from ir.loop import Buffer, KernelForm
 from ir.machine import Machine
 from ir.schedule import Schedule
@@ -36,9 +37,10 @@ def stages(
     subject = Subject(kernel, tuple(buffers), axes, machine)
     if is_fallback(line):
         return (Stage(kernel, subject.buffers, axes, line),)
-    first, *later = subject.pieces(pieces(line))
-    out = [Stage(first.kernel, first.buffers, first.axes, replace(point(line), pieces=1).line())]
+    first, *later = subject.pieces(pieces(line), cluster(line))
+    own = line if cluster(line) > 1 else replace(point(line), pieces=1).line()
+    out = [Stage(first.kernel, first.buffers, first.axes, own)]
     for p in later:
-        own = Subject(p.kernel, p.buffers, p.axes, machine)
-        out.append(Stage(p.kernel, p.buffers, p.axes, whole_schedule(own)))
+        line = whole_schedule(Subject(p.kernel, p.buffers, p.axes, machine))
+        out.append(Stage(p.kernel, p.buffers, p.axes, line))
     return tuple(out)

@@ -126,7 +126,8 @@ class PartCost:
         sharing = FOLD_THREADS.get(choice.reduce, choice.threads)
         most = {a: sharing if a in self.roles.swept else choice.threads for a in order}
         runs = {a: choice.run(axes[a]) for a in order}
-        return dealt(((a, axes[a].tile, runs[a], most[a]) for a in order), choice.threads, choice.block)
+        wanted = ((a, axes[a].tile, runs[a], most[a]) for a in order)
+        return dealt(wanted, choice.threads, choice.block, choice.apart)
 
     def words(self, c: Tiles) -> int:
         """Register words that the tiles of a thread take: what it loads at once or computes of that, and its sums."""
@@ -237,7 +238,11 @@ class PartCost:
         """Instructions of a thread, and the time it waits, for the folds that threads share."""
         instructions = us = 0.0
         rates, block = self.machine.rates, c.choice.block
+        between = [folded for _, folded in self.folds if all(c.digits[a].before >= block for a in folded)]
+        us += rates.exchange_cluster_us if between else 0.0  # all at once, and folded by each thread alone
         for kept, folded in (*self.folds, *self.scans):
+            if folded in between:
+                continue
             sharing, lanes = c.sharing(folded)
             results, steps = float(c.held(kept)), 1
             if (kept, folded) in self.scans:  # at every step

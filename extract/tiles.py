@@ -35,13 +35,17 @@ class Access:
 
 @dataclass(frozen=True)
 class Choice:
-    """Threads of a block, elements a thread holds side by side along an axis, how folds go, blocks of a cluster."""
+    """Threads of a block, elements a thread holds side by side along an axis, how folds go, blocks of a cluster.
+
+    Blocks that stand `apart` have an axis to themselves, which numbers them.
+    """
 
     block: int
     vector: int = 1
     vector_axis: str | None = None
     reduce: str = "block"
     cluster: int = 1
+    apart: bool = False
 
     @property
     def threads(self) -> int:

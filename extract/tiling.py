@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 
 from extract.coarse import coarse
 from extract.facts import buffers_read
-from extract.live import live
 from extract.parts import counted
 from extract.placing import terms_of
 from extract.tile_sweeps import Sweeps
 from extract.tile_values import Group, Loop
 from ir import term as T
 from ir import tile
+from ir.live import live
 from ir.loop import Buffer, KernelForm, Store
 from ir.node import postorder
 from ir.schedule import Schedule

@@ -131,6 +131,16 @@ class Combine:
 
 
 @dataclass(frozen=True)
+class Share:
+    """out = x with `along` in place of `axis`: what each block of a cluster has of it, in every block."""
+
+    out: str
+    x: str
+    axis: str
+    along: str
+
+
+@dataclass(frozen=True)
 class Carried:
     """A state of a stream: a tile over `axes` that starts at the identity of `monoid` in `dtype`."""
 
@@ -153,7 +163,7 @@ class Stream:
     yields: tuple[str, ...]
 
 
-Statement = TileLoad | TileStore | Map | Where | TileFold | TileScan | Mma | Convert | Combine | Stream
+Statement = TileLoad | TileStore | Map | Where | TileFold | TileScan | Mma | Convert | Combine | Share | Stream
 
 
 @dataclass(frozen=True)
@@ -212,7 +222,7 @@ def reads(s: Statement) -> Iterator[str]:
         case Where(_, pred, x, _):
             yield x
             yield from _names((pred,))
-        case TileFold(_, _, _, x) | TileScan(_, _, _, x):
+        case TileFold(_, _, _, x) | TileScan(_, _, _, x) | Share(_, x, _, _):
             yield x
         case Mma(_, a, b, _, acc):
             yield from (a, b, *((acc,) if acc else ()))
@@ -281,6 +291,9 @@ def infer_one(s: Statement, values: Mapping[str, Var], part: TilePart, buffers: 
         case Combine(out, _, x, y):
             vx, vy = _known(values, x), _known(values, y)
             return _typed(out, join(vx.dtype, vy.dtype, "combine"), vx.free | vy.free, part)
+        case Share(out, x, axis, along):
+            v = _known(values, x)
+            return _typed(out, v.dtype, v.free - {axis} | {along}, part)
         case TileStore(_, _, stored):
             _known(values, stored)
             return None

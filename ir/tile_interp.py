@@ -166,6 +166,8 @@ class _Block(TermValues):
                 return Tile(meaning.convert(v.array, dtype or v.dtype, self.exact), v.axes, dtype or v.dtype)
             case tile.Combine(_, monoid, x, y):
                 return self.pointwise(MONOIDS[monoid].combine, [self.values[x], self.values[y]])
+            case tile.Share(_, x, axis, along):
+                return self.moved(self.values[x], axis, along)
         raise IRError(f"{type(s).__name__} makes no value")
 
     def leaf(self, t: T.Term) -> Tile:
@@ -202,6 +204,12 @@ class _Block(TermValues):
         found = self.memory[b.name][tuple(np.broadcast_to(i, inside.shape).astype(np.int64) for i in clamped)]
         bad = np.asarray(undefined(b.dtype)).astype(found.dtype)
         return Tile(np.where(inside, found, bad), axes, b.dtype)
+
+    def moved(self, v: Tile, axis: str, along: str) -> Tile:
+        """The value with another axis in place of one of its own."""
+        names = [along if a == axis else a for a in v.axes]
+        places = sorted(range(len(names)), key=lambda k: self.order[names[k]])
+        return Tile(v.array.transpose(places), tuple(names[k] for k in places), v.dtype)
 
     def fold(self, v: Tile, axes: tuple[str, ...], monoid: str) -> Tile:
         places = tuple(v.axes.index(a) for a in axes)

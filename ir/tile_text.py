@@ -7,6 +7,7 @@ buffer x: f32[4, 8] input                     v4 = scan max over j of v2
 part i: grid 4/1, j: whole 8/8                v5 = mma over k of a, b onto acc
   v0 = load x[i, j]           f32[i, j]       v6 = convert v5 to bf16 like v1
   store y[i, j] = v0                          v7 = combine add v5, v6
+                                              v8 = share v7 over p as q
   store add y[v9] = v0
   stream k carrying m: max f32[i], z: add f32[i]
     yield m2, z2
@@ -94,6 +95,8 @@ def _statement(s: Statement) -> str:
             return f"{out} = convert {x}" + (f" to {dtype}" if dtype else "") + (f" like {like}" if like else "")
         case tile.Combine(out, monoid, x, y):
             return f"{out} = combine {monoid} {x}, {y}"
+        case tile.Share(out, x, axis, along):
+            return f"{out} = share {x} over {axis} as {along}"
         case tile.Stream(axis, carried, _, _):
             states = ", ".join(f"{c.name}: {c.monoid} {c.dtype}[{', '.join(c.axes)}]" for c in carried)
             return f"stream {axis}" + (f" carrying {states}" if states else "")
@@ -117,6 +120,7 @@ _FORMS: dict[str, re.Pattern[str]] = {
     "mma": re.compile(r"(\w+) = mma over ([\w, ]+) of (\w+), (\w+)(?: onto (\w+))?"),
     "convert": re.compile(r"(\w+) = convert (\w+)(?: to (\w+))?(?: like (\w+))?"),
     "combine": re.compile(r"(\w+) = combine (\w+) (\w+), (\w+)"),
+    "share": re.compile(r"(\w+) = share (\w+) over (\w+) as (\w+)"),
 }
 
 
@@ -264,4 +268,5 @@ _BUILD: dict[str, Callable[[re.Match[str], Scope], Statement]] = {
     "mma": lambda m, scope: tile.Mma(m[1], m[3], m[4], _names(m[2]), m[5]),
     "convert": lambda m, scope: tile.Convert(m[1], m[2], m[3], m[4]),
     "combine": lambda m, scope: tile.Combine(m[1], m[2], m[3], m[4]),
+    "share": lambda m, scope: tile.Share(m[1], m[2], m[3], m[4]),
 }

@@ -117,6 +117,8 @@ class _Scopes:
                 self.folded(axes, monoid, [x], what)
             case tile.TileScan(_, axis, monoid, x):
                 self.folded((axis,), monoid, [x], what)
+            case tile.Share(_, x, axis, along):
+                self.shared(x, self.part.axis(axis), self.part.axis(along), what)
             case tile.Mma(_, a, b, over, acc):
                 self.folded(over, "add", [a, b], what)
                 if acc is not None and self.known(acc, what).free - (out.free if out else frozenset()):
@@ -141,6 +143,13 @@ class _Scopes:
         for a in axes:
             if self.part.axis(a).role == "grid":
                 raise IRError(f"{what}: the grid axis {a} is spread over blocks and cannot be folded or scanned")
+
+    def shared(self, x: str, axis: TileAxis, along: TileAxis, what: str) -> None:
+        free = self.known(x, what).free
+        if axis.name not in free or along.name in free:
+            raise IRError(f"{what}: {x} is over {sorted(free)}, so not shared over {axis.name} as {along.name}")
+        if (axis.role, axis.extent, axis.tile) != (along.role, along.extent, along.tile) or axis.role != "whole":
+            raise IRError(f"{what}: {axis.name} and {along.name} are no two whole axes of one extent")
 
     def monoid(self, monoid: str, what: str) -> None:
         if monoid not in MONOIDS:

@@ -71,7 +71,18 @@ class Slots:
 
 
 def gather(partial: Partial, slots: Slots, units: list[tuple[int, int]]) -> None:
-    """Combine the slots of this thread's group of units, a run of neighbours in each load."""
+    """Combine the slots of this thread's group of units."""
+    nests, algebra = partial.nests, partial.algebra
+    read, count = seen(partial, slots, units), math.prod(size for size, _ in units)
+    with nests.now(partial.modes):
+        first = T.binary("mul", nests.register(partial.modes), T.const(count, "i32"))
+        places = [T.binary("add", first, T.const(k, "i32")) for k in range(count)]
+        items = [[T.Load(a, d, (p,)) for a, d in zip(read, algebra.dtypes, strict=True)] for p in places]
+        partial.set(algebra.tree(items, nests))
+
+
+def seen(partial: Partial, slots: Slots, units: list[tuple[int, int]]) -> list[str]:
+    """Arrays of the slots of this thread's group of units, the fastest there; a load takes a run of neighbours."""
     nests, algebra = partial.nests, partial.algebra
     count = math.prod(size for size, _ in units)
     width = _run(units, max(DTYPES[d].bytes for d in algebra.dtypes))
@@ -85,9 +96,7 @@ def gather(partial: Partial, slots: Slots, units: list[tuple[int, int]]) -> None
             for name, array in zip(slots.shared, read, strict=True):
                 to = T.binary("add", first, T.const(k, "i32"))
                 nests.inner.append(K.LoadShared(array, to, name, slots.at(at, unit), width))
-        places = [T.binary("add", first, T.const(k, "i32")) for k in range(count)]
-        seen = [[T.Load(a, d, (p,)) for a, d in zip(read, algebra.dtypes, strict=True)] for p in places]
-        partial.set(algebra.tree(seen, nests))
+    return read
 
 
 def _run(units: list[tuple[int, int]], size: int) -> int:

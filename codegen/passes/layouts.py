@@ -92,11 +92,13 @@ class _Chooser:
     ) -> None:
         self.part, self.threads, self.cluster = part, threads, cluster
         self.wishes, self.reduce = vector_wishes(schedule), schedule.get("REDUCE")
+        self.pieces = cluster > 1 and self.reduce.startswith("split")
         self.values = tile.infer(part, buffers)
         self.ranges = Ranges({Index(a.name): (0, max(a.extent - 1, 0)) for a in part.axes})
         self.touches: list[_Touch] = []
         together = [v.free for v in self.values.values()]
         self.folded: set[str] = set()
+        self.shared: set[str] = set()
         for s in tile.walk(part.body):
             match s:
                 case TileLoad(_, buffer, index) | TileStore(buffer, index, _):
@@ -110,12 +112,17 @@ class _Chooser:
                     self.touches.append(_Touch(access_name(s), b, element_offset(b, index), axes, weight))
                 case tile.TileFold(_, over, _, _):
                     self.folded |= set(over)
+                case tile.Share(_, _, _, along):
+                    self.shared.add(along)
         self.conflicts = {
             a.name: {n for axes in together if a.name in axes for n in axes if n != a.name} for a in part.axes
         }
 
     def family(self, order: Sequence[TileAxis]) -> Family:
-        """Layouts over the axes in `order`, of which the first gets its threads first."""
+        """Layouts over the axes in `order`, of which the first gets its threads first.
+
+        What blocks share lies along registers alone, the fastest.
+        """
         thread: dict[str, tuple[tuple[int, Mode], ...]] = {}
         register: list[Mode] = []
         for axis in order:
@@ -123,11 +130,13 @@ class _Chooser:
             start = max(
                 (before * m.size for a in self.conflicts[axis.name] for before, m in thread.get(a, ())), default=1
             )
-            along = self.threads_along(axis, start, -(-axis.tile // vector))
+            wanted = -(-axis.tile // vector)
+            along = 1 if axis.name in self.shared else self.threads_along(axis, start, wanted)
             thread[axis.name] = ((start, Mode(along, axis.name, vector)),) if along > 1 else ()
             rest = -(-axis.tile // (vector * along))
             modes = (Mode(vector, axis.name, 1), Mode(rest, axis.name, vector * along))
             register += [m for m in modes if m.size > 1]
+        register.sort(key=lambda m: m.axis not in self.shared)
         return Family(self.threads, thread, tuple(register), self.cluster)
 
     def order(self) -> list[TileAxis]:
@@ -181,10 +190,11 @@ class _Chooser:
 
     def threads_along(self, axis: TileAxis, start: int, wanted: int) -> int:
         """How many of the threads that are left go along the axis: whole digits of lanes, then of warps, then of blocks."""
-        left = self.threads // start
+        left, block = self.threads // start, self.threads // self.cluster
         if axis.name in self.folded:
             left = min(left, _REDUCE.get(self.reduce, left))
-        block = self.threads // self.cluster
+        if self.pieces and start < block:
+            left = min(left, block // start)
         fit = [d for d in range(1, left + 1) if self.threads // start % d == 0 and _splits(start, d, block)]
         return next((d for d in fit if d >= wanted), fit[-1])
 

@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from codegen.passes.exchange import Slots, seen
 from codegen.passes.folds import Running, begin_fold
 from codegen.passes.nest import Names, Nests
+from codegen.passes.partial import Algebra, Partial
 from codegen.passes.scans import write_scan
 from codegen.passes.state import Access, PartPlan, State, access_name
 from codegen.passes.terms import assigned, conjunction, digit, linear, replaced, typed, widened
@@ -81,7 +83,7 @@ class _PartWriter:
             if self.unfinished & self.reads(s):
                 self.nests.close()
                 self.unfinished.clear()
-            if not isinstance(s, tile.TileLoad) or self.reads(s):
+            if not isinstance(s, tile.TileLoad | tile.Share) or (isinstance(s, tile.TileLoad) and self.reads(s)):
                 self.arrive()
             match s:
                 case tile.TileLoad() if access_name(s) in self.plan.staged:
@@ -102,6 +104,8 @@ class _PartWriter:
                     self.fold(out, axes, monoid, x)
                 case tile.TileScan(out, axis, monoid, x):
                     self.scan(out, axis, monoid, x)
+                case tile.Share():
+                    self.share(s)
                 case _:
                     self.pointwise(s.out, self.meaning(s))
         self.arrive()
@@ -116,7 +120,7 @@ class _PartWriter:
                 terms = (*index, self.types[value])
             case tile.Stream():
                 return set(self.unfinished)
-            case tile.TileFold(_, _, _, x) | tile.TileScan(_, _, _, x):
+            case tile.TileFold(_, _, _, x) | tile.TileScan(_, _, _, x) | tile.Share(_, x, _, _):
                 terms = (self.types[x],)
             case _:
                 terms = (self.meaning(s),)
@@ -173,6 +177,19 @@ class _PartWriter:
     def scan(self, out: str, axis: str, monoid: str, x: str) -> None:
         v = self.types[x]
         self.arrays[out] = write_scan(self.nests, axis, monoid, v, self.here(v), self.types[out])
+
+    def share(self, s: tile.Share) -> None:
+        """Send to all blocks of the cluster; what reads it stands in front of the next use of anything."""
+        v, nests = self.types[s.x], self.nests
+        nests.close()
+        rest = [a for a in v.axes if a != s.axis]
+        own = Partial(nests, Algebra("max", (v.dtype,), 1), nests.modes(v.axes), (self.arrays[s.x],))
+        slots = Slots.fill(own, nests.layouts.over(v.axes).project(rest), nests.layouts.block, True)
+
+        def arrive() -> None:
+            (self.arrays[s.out],) = seen(own, slots, [(nests.layouts.cluster, 1)])
+
+        self.arriving.append(arrive)
 
     # ---- memory
 

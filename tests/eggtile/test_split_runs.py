@@ -1,4 +1,4 @@
-"""Kernels in two launches run as emitted text on the CPU, in two thread orders, on poisoned scratch."""
+"""Kernels whose sweeps are in pieces run as emitted text on the CPU, in two thread orders, on poisoned scratch."""
 
 from __future__ import annotations
 
@@ -41,6 +41,40 @@ PROGRAMS = {
     "one row": (LOGSUM, [normal(1, 9001)], "WORK=t32 REDUCE=split2"),
     "no rows": (LOGSUM, [normal(0, 12129)], "WORK=t32 REDUCE=split2"),
 }
+
+
+CLUSTERED = {
+    "logsumexp": (LOGSUM, [normal(3, 1024)], "WORK=t64+c4 TILE=x1:256/v4,x1p:4 REDUCE=split4"),
+    "logsumexp in bf16": (
+        LOGSUM, [normal(3, 2004 * 8, dtype=torch.bfloat16)], "WORK=t128+c8 TILE=x1:2004/v4,x1p:8 REDUCE=split8"
+    ),
+    "logsumexp of emptied rows": (LOGSUM, [emptied(3, 1200)], "WORK=t32+c8 TILE=x1:150/v2,x1p:8 REDUCE=split8"),
+    "the first of ties": (BEST, [TIES[:, :500]], "WORK=t32+c4 TILE=x1:125,x1p:4 REDUCE=split4"),
+    "rows that are written": (
+        lambda x: torch.softmax(x, -1), [normal(5, 512)], "WORK=t64+c2 TILE=x0:2,x1:256/v4,x1p:2 REDUCE=split2"
+    ),
+    "a mean and a spread": (
+        lambda x: F.layer_norm(x, (512,)), [normal(4, 512)], "WORK=t64+c2 TILE=x1:256/v4,x1p:2 REDUCE=split2"
+    ),
+    "short steps": (LOGSUM, [normal(3, 1024)], "WORK=t32+c4 TILE=x1:32,x1p:4 REDUCE=split4"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLUSTERED)
+def test_pieces_in_the_blocks_of_a_cluster_are_right(name: str) -> None:
+    fn, inputs, line = CLUSTERED[name]
+    compiled = compile_program(fn, inputs, "program", Options(schedule=line))
+    (kernel,) = compiled.kernels
+    assert len(kernel.launches) == 1
+    verdict = check_compiled(compiled, fn, inputs)
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize(("pieces", "barriers"), [("x1:65536/v4", 2), ("x1:8192/v4,x1p:8 REDUCE=split8", 1)])
+def test_blocks_of_a_cluster_that_have_pieces_wait_for_one_another_once(pieces: str, barriers: int) -> None:
+    line = f"WORK=t1024+c8 TILE={pieces}"
+    compiled = compile_program(LOGSUM, [normal(3, 65536)], "program", Options(schedule=line))
+    assert show_level(compiled, "cuda").count("  cluster_barrier();") == barriers
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

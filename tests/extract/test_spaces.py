@@ -4,8 +4,9 @@ import time
 
 import pytest
 
+from extract.points import point
 from extract.roles import listed_tiles
-from extract.spaces import Rules, Subject, default_schedule, fallback_schedule, point, space
+from extract.spaces import Rules, Subject, default_schedule, fallback_schedule, space
 from ir import term as T
 from ir.machine import A100, H200
 from ir.node import IRError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from extract.spaces import space
-from extract.splits import split, split_axis, unsplittable
+from extract.splits import shared, split, split_axis, unsplittable
 from extract.stages import stages
 from extract.tiling import tile_program
 from ir import term as T
@@ -123,6 +123,37 @@ def test_the_launches_of_a_split_line_compute_the_whole(name, line):
     same(tiles_say(c, line), c)
 
 
+@pytest.mark.parametrize("count", [1, 2, 5, 7])
+@pytest.mark.parametrize("name", SPLITTABLE)
+def test_pieces_of_one_launch_compute_the_whole(name, count):
+    c = CASES[name]()
+    axis = split_axis(c.kernel, c.form.buffers, c.form.axes)
+    if c.form.axes[axis] % count:
+        with pytest.raises(IRError, match=f"are no {count} equal pieces"):
+            shared(c.kernel, c.form.buffers, c.form.axes, axis, count)
+    else:
+        piece, outer = shared(c.kernel, c.form.buffers, c.form.axes, axis, count)
+        assert piece.axes[outer] == count
+        same(terms_say(c, [piece]), c)
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_the_blocks_of_a_cluster_compute_the_whole(count):
+    for c in (log_sum(4, 64), emptied_rows(), mean(4, 64, "f32"), CASES["streamed rows"]()):
+        n = c.form.axes["b"]
+        if n % count == 0:
+            same(tiles_say(c, f"WORK=t32+c{count} TILE=b:{n // count},bp:{count} REDUCE=split{count}"), c)
+
+
+def test_pieces_of_a_cluster_are_as_many_as_its_blocks():
+    c = log_sum(4, 64)
+    s = space(c.kernel, c.form.buffers, c.form.axes, H200)
+    with pytest.raises(IRError, match="a cluster of 4 blocks takes as many pieces"):
+        s.check("WORK=t32+c4 TILE=b:8,bp:8 REDUCE=split8")
+    with pytest.raises(IRError, match="bp numbers the 8 blocks of a cluster, so that is its tile"):
+        s.check("WORK=t32+c8 TILE=b:8 REDUCE=split8")
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_random_kernels_in_pieces_compute_the_whole(seed):
     c = Maker(seed).kernel()
@@ -190,7 +221,8 @@ def test_long_rows_on_few_blocks_are_split_by_default():
     assert "split" in str(s.lines[0])
     assert any("split" not in str(line) and line.get("WORK")[0] == "t" for line in s.lines)
     assert str(s.check(str(s.lines[0]))) == str(s.lines[0])
-    assert len(stages(c.kernel, c.form.buffers, c.form.axes, s.lines[0], H200)) == 2
+    assert len(stages(c.kernel, c.form.buffers, c.form.axes, s.lines[0], H200)) == 1
+    assert {len(stages(c.kernel, c.form.buffers, c.form.axes, line, H200)) for line in s.lines} == {1, 2}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -7,7 +7,7 @@ import pytest
 from ir.node import IRError
 from ir.tile_text import parse_tile
 from ir.tile_verify import verify_tile
-from tests.ir.tile_programs import CHAIN, CONTRACTION, PROGRAMS, SPLIT_FOLD
+from tests.ir.tile_programs import CHAIN, CONTRACTION, PROGRAMS, SHARED, SPLIT_FOLD
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -68,6 +68,10 @@ FAULTS = {
     "a yield with axes that the state lacks": (CHAIN, [("yield m2, z2, acc2", "yield m2, p0, acc2")], "over"),
     "a float index": (CHAIN, [("load q[h, i, d]", "load q[h, i, f32(0.0)]")], "is f32, not an integer"),
     "an unknown monoid of a fold": (SPLIT_FOLD, [("fold add over c", "fold sum over c")], "unknown monoid 'sum'"),
+    "a value that lacks the shared axis": (
+        SHARED, [("v1 = fold max over c", "v1 = fold max over s, c")], "so not shared over s as r"
+    ),
+    "blocks of another number": (SHARED, [("r: whole 4/4", "r: whole 2/2")], "s and r are no two whole axes of one"),
     "an unknown monoid": (CONTRACTION, [("of a0 else identity.add", "of a0 else identity.sum")], "sum"),
 }  # fmt: skip
 

@@ -48,6 +48,19 @@ part i: grid 3/4, s: whole 4/4
   store y[i] = v2
 """
 
+SHARED = """\
+tile shared
+schedule WORK=t32+c4 TILE=s:4,r:4,c:256 REDUCE=split4
+buffer x: f32[3, 1024] input
+buffer y: f32[3] output
+part i: grid 3/1, s: whole 4/4, r: whole 4/4, c: whole 256/256
+  v0 = load x[i, s * 256 + c]                                 f32[i, s, c]
+  v1 = fold max over c of v0                                  f32[i, s]
+  v2 = share v1 over s as r                                   f32[i, r]
+  v3 = fold max over r of v2                                  f32[i]
+  store y[i] = v3
+"""
+
 CHAIN = """\
 tile chain
 schedule WORK=w4 TILE=h:1,i:16,j:16,d:8,e:8
@@ -99,6 +112,7 @@ PROGRAMS = {
     "contraction": CONTRACTION,
     "split_fold": SPLIT_FOLD,
     "split_merge": SPLIT_MERGE,
+    "shared": SHARED,
     "chain": CHAIN,
     "gathered_contraction": GATHERED_CONTRACTION,
 }

@@ -1,0 +1,55 @@
+"""Points of a schedule space: lines as numbers, which a search changes one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from extract.roles import cluster, folding, listed_tiles, pieces, threads
+from ir.node import IRError
+from ir.schedule import Schedule, schedule
+
+
+@dataclass(frozen=True)
+class Point:
+    """A choice of the space: threads, the tile of each axis over 1, one vector, how folds go, blocks of a cluster."""
+
+    threads: int
+    tiles: tuple[tuple[str, int], ...]
+    vector_axis: str = ""
+    vector: int = 1
+    reduce: str = "block"
+    pieces: int = 1
+    cluster: int = 1
+
+    def line(self) -> Schedule:
+        """The canonical line."""
+        listed = [
+            f"{a}:{n}" + (f"/v{self.vector}" if a == self.vector_axis and self.vector > 1 else "")
+            for a, n in self.tiles
+        ]
+        work = f"t{self.threads}" + (f"+c{self.cluster}" if self.cluster > 1 else "")
+        fields = {"WORK": work} | ({"TILE": ",".join(listed)} if listed else {})
+        words = [self.reduce] if self.reduce != "block" else []
+        words += [f"split{self.pieces}"] if self.pieces > 1 else []
+        return schedule(**fields | ({"REDUCE": "+".join(words)} if words else {}))
+
+    def tiled(self, axis: str, tile: int) -> Point:
+        """The point with another tile of one axis."""
+        tiles = {a: n for a, n in (dict(self.tiles) | {axis: tile}).items() if n > 1}
+        return replace(self, tiles=tuple(sorted(tiles.items()))).with_vector(self.vector_axis, self.vector)
+
+    def with_vector(self, axis: str, vector: int) -> Point:
+        """The point with a vector along an axis, as far as its tile reaches."""
+        vector = min(vector, dict(self.tiles).get(axis, 1))
+        return replace(self, vector_axis=axis if vector > 1 else "", vector=vector)
+
+
+def point(line: Schedule) -> Point:
+    """The point of a line that is not the fall-back; raises where more than one axis has a vector."""
+    listed = listed_tiles(line)
+    vectors = [(a, v) for a, (_, v) in listed.items() if v > 1]
+    if len(vectors) > 1:
+        raise IRError(f"TILE: {vectors[0][0]} and {vectors[1][0]} both have a vector")
+    tiles = tuple(sorted((a, n) for a, (n, _) in listed.items() if n > 1))
+    axis, vector = vectors[0] if vectors else ("", 1)
+    return Point(threads(line), tiles, axis, vector, folding(line), pieces(line), cluster(line))
