@@ -301,6 +301,8 @@ def _shared_points(subject: Subject) -> dict[Point, float]:
     for size in SEED_CLUSTERS:
         if size <= subject.machine.cluster_blocks and subject.axes[axis] % size == 0:
             rules = Rules(subject, size, size)
+            if rules.most_tile(axis) < rules.axes[axis]:
+                continue
             tiles = tuple(sorted({rules.blocks_axis: size, axis: rules.axes[axis]}.items()))
             widest = max(part.widest_vector(axis) for part in rules.parts if axis in part.roles.order)
             start = Point(SHARED_THREADS[0], tiles, pieces=size, cluster=size).with_vector(axis, widest)
