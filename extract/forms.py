@@ -23,9 +23,11 @@ from extract.items import Scope
 from extract.lineage import Reasons, named
 from extract.regions import cuts
 from extract.rounding import without_rounds
+from extract.shifts import Shifts
 from extract.source import Source, buffer_of
 from ir.loop import Form, KernelForm, LoopProgram
 from ir.machine import Machine
+from ir.term import Term
 
 Price = Callable[[KernelForm, Form, Cost], float | None]
 """The time of a kernel in us, given what the model says of it; None where the model's is to stand."""
@@ -118,7 +120,7 @@ class Region:
         return sorted((out[s] for s in first), key=lambda c: c.us)
 
     def _covers(self) -> Iterator[tuple[Cover, list[Candidate]]]:
-        """Covers and their kernels, the cheapest first; where there are some, those alone whose exponents stay in range."""
+        """Covers and their kernels, the cheapest first; where there are some, those alone that are sound."""
         found = self.found
         if self.greedy and (own := CoverProblem(found, self.scope.roots, self.scope.given).greedy()) is not None:
             yield own, [found[i] for i in own.picks]
@@ -128,8 +130,9 @@ class Region:
             covers = CoverProblem(found, self.scope.roots, self.scope.given).through(self.deadline)
             first = next(covers)
             picks = [found[i] for i in first.picks]
-            rest = [c for c in found if c not in picks or self._in_range(c, picks)]
-            if len(rest) == len(found):
+            unsound = self._unsound(picks)
+            rest = [c for c in found if c not in unsound]
+            if not unsound:
                 break
             if not widened:
                 rest, widened = self._bounded(rest), True
@@ -139,7 +142,7 @@ class Region:
         yield first, picks
         for cover in covers:
             picks = [found[i] for i in cover.picks]
-            if all(self._in_range(c, picks) for c in picks):
+            if not self._unsound(picks):
                 yield cover, picks
 
     def _signature(self, picks: Sequence[Candidate]) -> tuple[object, ...]:
@@ -156,12 +159,16 @@ class Region:
         read = set(self.scope.roots).union(*(c.inputs for c in picks))
         return all(read.issuperset(c.outs) for c in picks)
 
-    def _in_range(self, c: Candidate, picks: Sequence[Candidate]) -> bool:
-        """Whether exponents which the graph trusts are as small as it says in the terms of the kernel, among these."""
-        terms = [t for p in c.parts for _, t in p]
-        trusted = exponents(*terms) & self.fragments.trusted
+    def _unsound(self, picks: Sequence[Candidate]) -> list[Candidate]:
+        """Those among which exponents that are to stay in range may not, or differences cancel less than as written."""
         made = {o: (n, t) for n, pick in enumerate(picks) for p in pick.parts for o, t in p}
-        return not trusted or Bounds(made).hold(terms, trusted)
+        shifts = Shifts(made)
+
+        def sound(terms: Sequence[Term]) -> bool:
+            trusted = exponents(*terms) & self.fragments.trusted
+            return (not trusted or Bounds(made).hold(terms, trusted)) and shifts.agree(terms)
+
+        return [c for c in picks if not sound([t for p in c.parts for _, t in p])]
 
     def _coverable(self, found: Sequence[Candidate]) -> bool:
         have, size = set(self.scope.given), -1

@@ -1,12 +1,8 @@
-"""Chains of products around an exponential are right however large the scores, whoever adds up the sums anew.
-
-Two kernels may add up one sum in two orders; here every second kernel is off by what an order may change.
-"""
+"""Chains of products around an exponential are right however large the scores, whoever adds up the sums anew."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,19 +13,15 @@ from bench.shrunk import shrunk
 from eggtile.pipeline import Options, capture_and_lower
 from egraph.saturate import saturate
 from extract.forms import default_form, forms
-from extract.parts import with_terms
-from extract.rewrite import with_children
-from ir import term as T
 from ir.dtype import rounded
-from ir.loop import Form, LoopProgram, Part
+from ir.loop import LoopProgram
 from ir.loop_interp import run_form, run_loop
 from ir.machine import H200
-from ir.term import Term
+from tests.two_orders import all_forms, in_two_orders
 
 Sizes = tuple[int, int, int, int]
 LARGE: Sizes = (32, 2048, 128, 128)  # where a kernel that adds up the scores anew may be the cheapest
 SMALL: Sizes = (2, 24, 40, 8)
-ANOTHER_ORDER = 1 + 2.0**-20
 
 
 def normalised(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -60,26 +52,6 @@ def lowered(fn: Callable[..., torch.Tensor], dtype: torch.dtype, sizes: Sizes) -
     (step,) = capture_and_lower(fn, inputs, "p", Options()).lowered.steps
     assert isinstance(step, LoopProgram)
     return step
-
-
-def in_two_orders(form: Form, turn: int) -> Form:
-    """The form whose sums are off in every second kernel."""
-
-    def leaf(t: Term, kids: Sequence[Term]) -> Term:
-        if isinstance(t, T.Fold) and t.monoid == "add":
-            return T.binary("mul", T.fold(t.axes, t.monoid, kids[0]), T.const(ANOTHER_ORDER, "f32"))
-        return with_children(t, kids) if t.terms else t
-
-    def parts(n: int) -> tuple[Part, ...]:
-        return tuple(with_terms(p, leaf) if n % 2 == turn else p for p in form.kernels[n].parts)
-
-    return replace(form, kernels=tuple(replace(k, parts=parts(n)) for n, k in enumerate(form.kernels)))
-
-
-def all_forms(program: LoopProgram) -> Iterator[Form]:
-    yield default_form(program, H200)
-    for numerics in ("default", "strict"):
-        yield from forms(saturate(program, numerics), H200, k=12)
 
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
