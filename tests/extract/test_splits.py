@@ -161,6 +161,11 @@ def test_random_kernels_in_pieces_compute_the_whole(seed):
     for n in (2, 3) if axis else ():
         same(terms_say(c, split(c.kernel, c.form.buffers, c.form.axes, axis, n)), c)
         same(tiles_say(c, f"WORK=t32 REDUCE=split{n}"), c)
+        if c.form.axes[axis] % n == 0:
+            piece, outer = shared(c.kernel, c.form.buffers, c.form.axes, axis, n)
+            same(terms_say(c, [piece]), c)
+        if c.form.axes[axis] % 2 == 0 and n == 2:
+            same(tiles_say(c, f"WORK=t32+c2 TILE={outer}:2 REDUCE=split2"), c)
 
 
 @pytest.mark.parametrize("tile", ["b:1", "b:8", "a:4,b:4"])
