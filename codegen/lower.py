@@ -47,6 +47,7 @@ PASSES: tuple[Pass, ...] = (
 
 CONSUMES: dict[str, tuple[str, ...]] = {
     "layouts": ("WORK", "TILE", "REDUCE"),
+    "hints": ("STORE",),
 }
 """Schedule keys that each pass reads; the tile of every axis is already in the tile program."""
 

@@ -11,7 +11,7 @@ from ir.schedule import Schedule, schedule
 
 @dataclass(frozen=True)
 class Point:
-    """A choice of the space: threads, the tile of each axis over 1, one vector, how folds go, blocks of a cluster."""
+    """A choice of the space: threads, the tile of each axis over 1, one vector, how folds go, a cluster's blocks, hints."""
 
     threads: int
     tiles: tuple[tuple[str, int], ...]
@@ -20,6 +20,7 @@ class Point:
     reduce: str = "block"
     pieces: int = 1
     cluster: int = 1
+    store: str = ""
 
     def line(self) -> Schedule:
         """The canonical line."""
@@ -31,7 +32,8 @@ class Point:
         fields = {"WORK": work} | ({"TILE": ",".join(listed)} if listed else {})
         words = [self.reduce] if self.reduce != "block" else []
         words += [f"split{self.pieces}"] if self.pieces > 1 else []
-        return schedule(**fields | ({"REDUCE": "+".join(words)} if words else {}))
+        fields |= ({"REDUCE": "+".join(words)} if words else {}) | ({"STORE": self.store} if self.store else {})
+        return schedule(**fields)
 
     def tiled(self, axis: str, tile: int) -> Point:
         """The point with another tile of one axis."""
@@ -52,4 +54,4 @@ def point(line: Schedule) -> Point:
         raise IRError(f"TILE: {vectors[0][0]} and {vectors[1][0]} both have a vector")
     tiles = tuple(sorted((a, n) for a, (n, _) in listed.items() if n > 1))
     axis, vector = vectors[0] if vectors else ("", 1)
-    return Point(threads(line), tiles, axis, vector, folding(line), pieces(line), cluster(line))
+    return Point(threads(line), tiles, axis, vector, folding(line), pieces(line), cluster(line), line.get("STORE"))

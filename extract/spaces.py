@@ -7,6 +7,7 @@ WORK=t256 TILE=x1:2048/v8 REDUCE=lanes+split16 the longest swept axis, x1, in 16
                                                second kernel that merges them, under its own default line
 WORK=t512+c8 TILE=x1:16032/v8,x1p:8 REDUCE=split8
                                                the pieces of x1 are the blocks of a cluster, which merge them at once
+WORK=t512 TILE=x1:4096/v4 STORE=plain           no cache hints; STORE=stream: for all that is touched once; else by size
 WORK=points128                                 the fall-back: results tiled over the threads, sweeps by single steps
 
 A swept axis whose tile covers its extent stays in registers between its sweeps, else it is swept tile by tile.
@@ -32,8 +33,11 @@ from ir.machine import Machine
 from ir.node import IRError, postorder
 from ir.schedule import Schedule, parse_schedule, schedule
 
-KEYS = ("WORK", "TILE", "REDUCE")
+KEYS = ("WORK", "TILE", "REDUCE", "STORE")
 FOLDING = ("block", *FOLD_THREADS)
+STORES = ("", "plain", "stream")
+HINTED_LINES = 3
+"""The best lines, of which the space also has those with the other cache hints."""
 LANES = 32
 LEAST_THREADS, MOST_THREADS = 64, 1024
 FALLBACK_THREADS = 128
@@ -178,6 +182,8 @@ class Rules:
             raise IRError(
                 f"WORK: {p.cluster} blocks of a cluster share folds, of which REDUCE={p.reduce} leaves none"
             )
+        if p.store not in STORES:
+            raise IRError(f"STORE={p.store} is none of {', '.join(STORES[1:])}")
         if p.reduce not in FOLDING:
             raise IRError(f"REDUCE={p.reduce} is none of {', '.join(FOLDING)}")
         if p.reduce != "block" and not self.sweeps:
@@ -278,7 +284,20 @@ def space(
     legal = [p for p, us in priced.items() if us < math.inf]
     lines = {p.line(): priced[p] for p in _ranked({p: priced[p] for p in legal}, whole.sweeps)[:most]}
     lines |= {best.line(): priced[best]} if priced[best] < math.inf else {}
+    lines = _with_hints(lines, subject)
     return Space((*lines, fallback_schedule(kernel)), tuple(lines.values()), subject)
+
+
+def _with_hints(lines: Mapping[Schedule, float], subject: Subject) -> dict[Schedule, float]:
+    """The lines, and behind each of the best the one with hints where it has none and without where it has."""
+    sizes, machine = [b.bytes for b in subject.buffers], subject.machine
+    hinted, other = any(map(machine.large, sizes)), "plain" if machine.streams(sum(sizes)) else "stream"
+    out: dict[Schedule, float] = {}
+    for k, (line, us) in enumerate(lines.items()):
+        out[line] = us
+        if hinted and k < HINTED_LINES:
+            out[replace(point(line), store=other).line()] = us
+    return out
 
 
 def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:

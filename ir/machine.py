@@ -53,6 +53,10 @@ class Rates:
     most_overlap: float = 8.0
 
 
+STREAMED_SHARE, STREAMED_FILLS = 0.2, 2.0
+"""The part of the L2 cache that a streamed buffer exceeds, and how often all that its kernel touches fills the cache."""
+
+
 @dataclass(frozen=True)
 class Machine:
     """A GPU. Bandwidths and rates are measured on the card where `measured` is true, else from the data sheet."""
@@ -76,6 +80,17 @@ class Machine:
     cluster_blocks: int = 1
     measured: bool = False
     rates: Rates = Rates()
+
+    def large(self, size: int) -> bool:
+        """Whether a buffer of so many bytes, touched once, is worth a cache hint."""
+        return size >= STREAMED_SHARE * self.l2_bytes
+
+    def streams(self, total: int) -> bool:
+        """Whether large buffers better pass by the L2 cache of a kernel that touches `total` bytes.
+
+        Of several fills the cache keeps nothing anyway, and what it holds back of them goes out in longer bursts.
+        """
+        return total <= STREAMED_FILLS * self.l2_bytes
 
 
 H200 = Machine(

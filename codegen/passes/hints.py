@@ -1,6 +1,6 @@
 """Cache hints: what a kernel touches once, and a large part of the cache would hold in vain, passes it by.
 
-Kernels that touch several times what the cache holds are faster without: it streams through, and writes leave in bursts.
+STORE=stream and STORE=plain of a schedule ask for hints everywhere or nowhere, whatever the sizes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,6 @@ from ir.dtype import DTYPES
 from ir.loop import Buffer
 from ir.tile import TileLoad, TilePart, TileStore
 
-LEAST_SHARE = 0.2
-"""The part of the L2 cache that a buffer must exceed to be streamed."""
-MOST_FILLS = 2.0
-"""How often all that the kernel touches may fill the L2 cache."""
 LEAST_BYTES = 8
 """The narrowest access with a hint."""
 
@@ -28,11 +24,11 @@ def choose_hints(state: State) -> State:
     Where nothing is folded, many short blocks load at a time, and these are faster through the cache.
     """
     buffers = {b.name: b for b in state.tile.buffers}
-    if sum(map(_bytes, state.tile.buffers)) > MOST_FILLS * state.machine.l2_bytes:
+    wish, total = state.tile.schedule.get("STORE"), sum(map(_bytes, state.tile.buffers))
+    if not state.machine.streams(total) if wish == "" else wish == "plain":
         return state
     statements = [s for p in state.tile.parts for s in tile.walk(p.body)]
     touched = Counter(s.buffer for s in statements if isinstance(s, TileLoad | TileStore))
-    least = LEAST_SHARE * state.machine.l2_bytes
     plans = []
     for part, plan in zip(state.tile.parts, state.plans, strict=True):
         values = tile.infer(part, buffers)
@@ -46,7 +42,8 @@ def choose_hints(state: State) -> State:
             wide = access.width * DTYPES[b.dtype].bytes >= LEAST_BYTES
             plain = isinstance(s, TileLoad) or s.monoid is None
             streamed = isinstance(s, TileStore) or folds
-            if wide and plain and streamed and _bytes(b) >= least and _once(part, axes):
+            large = wish == "stream" or state.machine.large(_bytes(b))
+            if wide and plain and streamed and large and _once(part, axes):
                 accesses[access_name(s)] = replace(access, cache="stream")
         plans.append(replace(plan, accesses=accesses))
     return replace(state, plans=tuple(plans))

@@ -131,11 +131,15 @@ def offset_in(k: K.KernelProgram, offset: T.Term, thread: int) -> int:
     return value(offset)
 
 
-@pytest.mark.parametrize(("rows", "hints"), [(200, 0), (2000, 2), (4000, 0)])
+@pytest.mark.parametrize(
+    ("rows", "store", "hints"),
+    [(200, "", 0), (2000, "", 2), (4000, "", 0), (200, "stream", 2), (2000, "plain", 0), (4000, "stream", 2)],
+)
 def test_buffers_are_streamed_where_they_fill_a_part_of_the_cache_and_not_many_times_it(
-    rows: int, hints: int
+    rows: int, store: str, hints: int
 ) -> None:
-    k = lower_tile(parse_tile(row(4096, 256, vector="/v4", blocks=rows, whole=True)), H200)
+    extra = f" STORE={store}" if store else ""
+    k = lower_tile(parse_tile(row(4096, 256, extra=extra, vector="/v4", blocks=rows, whole=True)), H200)
     assert show_kernel(k).count(" stream") == hints * 4096 // 256 // 4
 
 
