@@ -38,6 +38,9 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
         lambda x: torch.log_softmax(x, -1).amax(-1), [rand(5, 13) + 1e4],
     ),
     "attention without keys": (F.scaled_dot_product_attention, [rand(2, 7, 4), rand(2, 0, 4), rand(2, 0, 5)]),
+    "values of a large mean, normalised twice": (
+        lambda x: F.layer_norm(F.layer_norm(x, (1000,)), (1000,)), [rand(5, 1000) + 1e4],
+    ),
     "a maximum times an inverse root of -0.0": (
         lambda x, s: (x * s.rsqrt()).amax(-1), [rand(5, 13), torch.tensor([[0.0], [-0.0], [1.0], [2.0], [3.0]])],
     ),
