@@ -24,13 +24,12 @@ from itertools import permutations
 
 from extract.points import Point, point
 from extract.roles import cluster, is_fallback, listed_tiles, padded, pieces, threads, tile_axis
-from extract.splits import Piece, shared, split, split_axis, split_counts
+from extract.splits import Piece, shared, split, split_axis, split_counts, streamed
 from extract.tile_cost import FOLD_THREADS, PartCost
 from extract.tiles import Choice, Tiles
-from ir import term as T
 from ir.loop import Buffer, KernelForm
 from ir.machine import Machine
-from ir.node import IRError, postorder
+from ir.node import IRError
 from ir.schedule import Schedule, parse_schedule, schedule
 
 KEYS = ("WORK", "TILE", "REDUCE", "STORE")
@@ -45,6 +44,8 @@ USUAL_THREADS, ALONE_THREADS = 128, 256
 UNUSUAL = 0.01
 """Threads of a block where nothing else decides, when blocks share a multiprocessor and when a block has it alone, and
 the price of each factor of two beside them."""
+APART = 0.05
+"""The share by which two launches must be faster than one, as they are told apart less surely than lines of one."""
 SWEPT_ELEMENTS, MAP_ELEMENTS = 32, 8
 """Elements of a thread where nothing else decides, of a kernel that folds and of one that does not."""
 ALIKE = 1.01
@@ -157,7 +158,8 @@ class Rules:
     def later_us(self) -> float:
         """The modelled time of the kernels after the first, each under its best line."""
         subjects = (Subject(p.kernel, p.buffers, p.axes, self.subject.machine) for p in self.later)
-        return sum(min(_explored(r, _seeds(r, *FEW_SEEDS), 1).values()) for r in map(Rules, subjects))
+        launch = self.subject.machine.launch_us
+        return sum(launch + min(_explored(r, _seeds(r, *FEW_SEEDS), 1).values()) for r in map(Rules, subjects))
 
     def checked(self, line: Schedule) -> Schedule:
         """The line in canonical spelling; raises `IRError` with the reason where it is not legal."""
@@ -218,9 +220,9 @@ class Rules:
             if part.words(tiles) > part.most_words(tiles):
                 return math.inf
             total += part.us(tiles)
-            blocks += _blocks(part, tiles)
+            blocks += _blocks(part, tiles) * p.cluster
         usual = USUAL_THREADS if blocks > self.subject.machine.sms else ALONE_THREADS
-        return total * (1 + UNUSUAL * abs(math.log2(p.threads / usual)))
+        return total * (1 + UNUSUAL * abs(math.log2(p.threads / usual)) + APART * bool(self.later))
 
     def fitted(self, p: Point) -> Point:
         """The point of another number of pieces with tiles that are legal here."""
@@ -314,7 +316,7 @@ def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:
 def _shared_points(subject: Subject) -> dict[Point, float]:
     """Points whose clusters hold a sweep of a stream at once, a piece in each block, with their times."""
     axis = split_axis(subject.kernel, subject.buffers, subject.axes)
-    if axis is None or not _streams(subject.kernel, axis):
+    if axis is None or not streamed(subject.kernel, axis):
         return {}
     found: dict[Point, float] = {}
     for size in SEED_CLUSTERS:
@@ -327,12 +329,6 @@ def _shared_points(subject: Subject) -> dict[Point, float]:
             start = Point(SHARED_THREADS[0], tiles, pieces=size, cluster=size).with_vector(axis, widest)
             found |= {p: rules.us(p) for n in SHARED_THREADS if (p := replace(start, threads=n))}
     return found
-
-
-def _streams(kernel: KernelForm, axis: str) -> bool:
-    """Whether a stream of the kernel sweeps over the axis."""
-    roots = (s.value for s in kernel.stores)
-    return any(isinstance(t, T.Stream) and t.axis == axis for t in postorder(*roots))
 
 
 def whole_schedule(subject: Subject) -> Schedule:
@@ -373,7 +369,9 @@ def _ranked(priced: Mapping[Point, float], sweeps: bool) -> list[Point]:
 def _explored(rules: Rules, starts: Iterable[Point], climbs: int = CLIMBS) -> dict[Point, float]:
     """What climbing the model from a few starts meets, with its times."""
     priced = {p: rules.us(p) for p in dict.fromkeys(starts)}
-    for start in sorted(priced, key=lambda p: (priced[p], str(p)))[:climbs]:
+    best = sorted(priced, key=lambda p: (priced[p], str(p)))
+    clustered = [p for p in best if p.cluster > 1]  # these lead to no others where a cluster of two is worst
+    for start in (*clustered[: climbs // 2], *[p for p in best if p.cluster == 1][: -(-climbs // 2)]):
         _climb(start, rules, priced)
     return priced
 
@@ -444,3 +442,6 @@ def _neighbours(p: Point, rules: Rules) -> Iterator[Point]:
         for count in (p.cluster // 2, p.cluster * 2):
             if 1 <= count <= rules.subject.machine.cluster_blocks:
                 yield replace(p, cluster=count)
+                threads = p.threads * p.cluster // count
+                if LEAST_THREADS <= threads <= MOST_THREADS and threads % LANES == 0:
+                    yield replace(p, cluster=count, threads=threads)

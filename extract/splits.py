@@ -111,6 +111,11 @@ def unsplittable(kernel: KernelForm, axis: str) -> str:
     return ""
 
 
+def streamed(kernel: KernelForm, axis: str) -> bool:
+    """Whether a stream of the kernel sweeps over the axis."""
+    return any(isinstance(t, T.Stream) and t.axis == axis for t in postorder(*_terms(kernel)))
+
+
 def split_axis(kernel: KernelForm, buffers: Sequence[Buffer], axes: Mapping[str, int]) -> str | None:
     """The axis that is split: the longest that can be, the slowest in memory among equals."""
     able = [

@@ -10,8 +10,9 @@ from functools import cached_property
 from extract.facts import passes, swept
 from extract.roles import Roles, roles, strides
 from extract.tiles import VECTOR_BYTES, Access, Choice, Tiles
-from extract.warps import LINE_BYTES, SECTOR_BYTES, Digits, Request, dealt, request
+from extract.warps import LINE_BYTES, SECTOR_BYTES, Digits, Request, conflicts, dealt, request
 from ir import term as T
+from ir.interval import Ranges, inside
 from ir.loop import Buffer, Part
 from ir.machine import LANES, Machine, resident_warps
 from ir.node import postorder
@@ -26,14 +27,18 @@ FOLD_THREADS = {"lanes": 32, "serial": 1}
 """Per way of folding: the threads that may share a fold; all of them where it is not named."""
 STAGED_BYTES = 32768
 """The largest tile that a load brings into its layout through shared memory."""
+NEAR_BYTES = 65536
+"""The largest buffer that the first cache of every multiprocessor keeps for its blocks."""
 STORE_WEIGHT = 4
 """The say of a store in which axis has neighbouring lanes, beside that of a load."""
 MOST_WORDS = 136
 """Register words that the tiles of one thread may hold; larger tiles spill."""
-ISSUE_WARPS = 16
+ISSUE_WARPS = 8
 """Warps of a multiprocessor that keep its units busy."""
 LATE_WORDS = 8
 """Register words of a thread for what it loads only after its folds."""
+LOOP_WORDS = 64
+"""Registers of a thread of a loop (`codegen.packed`)."""
 KEPT_WORDS = 16
 """Register words of a thread that addresses and loop counters take."""
 AGAIN_A_WORD = 4
@@ -54,21 +59,32 @@ class PartCost:
         self.roles: Roles = roles(part, buffers)
         roots = [t for s in part.stores for t in (*s.index, s.value)]
         nodes = list(postorder(*roots))
-        self.loads = [_access(by_name[t.buffer], t.index, t.free) for t in nodes if isinstance(t, T.Load)]
+        ranges = Ranges({T.Index(a): (0, max(0, n - 1)) for a, n in axes.items()})
+        loads = [t for t in nodes if isinstance(t, T.Load)]
+        self.loads = [_access(by_name[t.buffer], t.index, t.free, ranges) for t in loads]
         folded = set(postorder(*(k for t in nodes if isinstance(t, T.Fold | T.Stream | T.Scan) for k in t.terms)))
         self.early = {t.buffer for t in folded if isinstance(t, T.Load)}
-        self.keeps = any(_dear(t) and t.free & self.roles.written for t in folded & _outside(roots))
+        outside = _outside(roots)
+        self.keeps = any(_dear(t) and t.free & self.roles.written for t in folded & outside)
         """Whether something dear that is folded is written too, so that it stays in registers in between."""
-        self.stores = [_access(by_name[s.buffer], s.index, s.axes) for s in part.stores]
+        self.stores = [_access(by_name[s.buffer], s.index, s.axes, ranges) for s in part.stores]
+        self.use = [(t in folded, t in outside) for t in loads]
+        """Of each load, whether a fold uses it, and what is written."""
         self.work: defaultdict[frozenset[str], float] = defaultdict(float)
+        self.again: defaultdict[frozenset[str], float] = defaultdict(float)
+        """What every sweep computes again of the work, as folds use it and what is written."""
         for t in nodes:
             if isinstance(t, T.Unary | T.Binary | T.Select | T.Fold | T.Scan) and t.free:
                 own = t.x.free | set(swept(t)) if isinstance(t, T.Fold | T.Scan) else t.free
-                self.work[own] += machine.rates.special if _dear(t) else 1
+                weight = machine.rates.special if _dear(t) else 1
+                self.work[own] += weight
+                self.again[own] += weight if t in folded & outside else 0
         most = max((len(axes) for axes in self.work), default=0)
         self.quotients = sum(isinstance(t, T.Unary) and t.op in QUOTIENTS and len(t.free) == most for t in nodes)
         self.kept = {t.free for t in nodes if isinstance(t, T.Fold)}
-        self.kept |= {c.free - {t.axis} for t in nodes if isinstance(t, T.Stream) for c in t.carries}
+        carries = {(t.axis, c) for t in nodes if isinstance(t, T.Stream) for c in t.carries}
+        self.kept |= {c.free - {axis} for axis, c in carries}
+        self.states = [(axis, c.free | {axis}) for axis, c in carries]
         self.folds = [_folded(t) for t in nodes if isinstance(t, T.Fold | T.Stream)]
         self.scans = [_folded(t) for t in nodes if isinstance(t, T.Scan)]
         counts = [passes(t) for t in roots]
@@ -132,13 +148,32 @@ class PartCost:
     def words(self, c: Tiles) -> int:
         """Register words that the tiles of a thread take: what it loads at once or computes of that, and its sums."""
         wide = max((c.held(axes) for axes in self.work), default=1)
-        loaded = sum(self.loaded_words(a, c) for a in self.distinct_loads if c.held(a.axes) > 1)
-        late = sum(self.loaded_words(a, c) for a in self.late_loads if c.held(a.axes) > 1)
-        loaded += min(late, LATE_WORDS)
-        sums = sum(n for axes in self.kept if (n := c.held(axes)) > 1)
+        loaded, sums = self.kept_words(c, math.inf if self.passes else LATE_WORDS)
         if self.passes or self.packs(wide, c):
             return loaded + sums + (wide // AGAIN_A_WORD if self.roles.written else 0)
         return max(loaded, int((WORDS_A_VALUE + WORDS_A_QUOTIENT * self.quotients) * wide)) + sums
+
+    def kept_words(self, c: Tiles, most_late: float = LATE_WORDS) -> tuple[int, int]:
+        """Register words of what a thread loads at once, and of its sums and states."""
+        loaded = sum(self.loaded_words(a, c) for a in self.distinct_loads if c.held(a.axes) > 1)
+        late = sum(self.loaded_words(a, c) for a in self.late_loads if c.held(a.axes) > 1)
+        sums = sum(n for axes in self.kept if (n := c.held(axes)) > 1)
+        return loaded + int(min(late, most_late)), sums + self.carried(c)
+
+    def spilled(self, c: Tiles) -> int:
+        """Register words that a thread writes to memory and reads again, a step.
+
+        Those of a loop's states and loads beyond its room, as folds alone take loads as they come; and in a cluster what
+        is loaded late, which the compiler does not keep behind the barrier.
+        """
+        if self.carried(c):
+            return max(0, sum(self.kept_words(c)) + KEPT_WORDS - LOOP_WORDS) * (self.chain(c) - 1)
+        room = self.machine.registers_per_sm // c.choice.block // 8 * 8 - KEPT_WORDS
+        return max(0, sum(self.kept_words(c, math.inf)) - room) if c.choice.cluster > 1 else 0
+
+    def carried(self, c: Tiles) -> int:
+        """Register words of states that a stream has for every position which a thread takes at a step."""
+        return sum(n for axis, axes in self.states if c.axes[axis].role == "stream" and (n := c.held(axes)) > 1)
 
     def loaded_words(self, access: Access, c: Tiles) -> int:
         """Register words that a load fills; elements that come one by one are not packed."""
@@ -152,8 +187,9 @@ class PartCost:
 
     def packs(self, wide: int, c: Tiles) -> bool:
         """Whether long rows of 16-bit values stay packed between sweeps, and nothing else of them stays."""
-        halves = all(a.element_bytes == 2 for a in self.distinct_loads if c.held(a.axes) == wide)
-        return wide >= LEAST_PACKED and halves and not self.keeps and not (self.roles.written and self.late_loads)
+        widest = {a.element_bytes for a in self.loads if c.held(a.axes) == wide}
+        long = wide >= LEAST_PACKED and widest == {2}
+        return long and not self.keeps and not (self.roles.written and self.late_loads)
 
     def most_words(self, c: Tiles) -> int:
         """Register words that the tiles of a thread may take."""
@@ -169,43 +205,66 @@ class PartCost:
         """The modelled time: traffic, instructions and latency, which hide behind one another as blocks share a place."""
         m, rates = self.machine, self.machine.rates
         blocks = math.prod(c.axes[a].tiles for a in self.roles.grid)
-        share = max(blocks, 1) * c.choice.cluster / m.sms
+        share = max(blocks, 1) * c.working / m.sms
         busy, resident = min(1.0, share), self.resident(c)
-        memory, traffic, instructions = self.moved(c, blocks, resident)
-        work = sum(n * c.steps(axes) * self.repeats(axes, c) * c.held(axes) for axes, n in self.work.items())
-        exchange, exchange_us = self.exchange(c)
-        exchange_us += rates.exchange_cluster_us if c.choice.cluster > 1 else 0.0  # its blocks begin together
-        instructions += rates.work * work + exchange + rates.kept
-        warps = resident * c.choice.block / LANES
-        issue = blocks * c.choice.threads * instructions / (m.f32_flops_per_s / 2) * max(1.0, ISSUE_WARPS / warps)
+        together = min(resident, max(share, 1.0))
         waves = share / resident
         waves = max(1.0, waves + (math.ceil(waves) - waves) / 2)
-        latency = waves * (rates.step_us * self.chain(c) + exchange_us + rates.instruction_us * instructions)
+        memory, traffic, instructions = self.moved(c, blocks, resident)
+        work = sum(
+            (n + self.again[axes] * (self.repeats(axes, c) - 1)) * c.steps(axes) * c.held(axes)
+            for axes, n in self.work.items()
+        )
+        exchange, exchange_us = self.exchange(c)
+        exchange_us += (
+            rates.exchange_cluster_us if c.choice.cluster > 1 < waves else 0.0
+        )  # its blocks begin together
+        chain = self.chain(c)
+        instructions += rates.work * work + rates.kept + 4 * rates.access * self.spilled(c)
+        # of each instruction of a thread in all blocks
+        issue = blocks * c.choice.threads / (m.f32_flops_per_s / 2) / busy * 1e6
+        issue *= max(1.0, ISSUE_WARPS / (together * c.choice.block / LANES))
+        computing = rates.instruction_us * (instructions + exchange)
+        latency = rates.step_us * chain + exchange_us + computing
         widest = max(self.work, key=c.elements, default=frozenset[str]())
         idle = math.log2(c.choice.threads * c.held(widest) / c.elements(widest))
-        moved = max(memory / m.copy_bytes_per_s, traffic / m.l2_bytes_per_s) / busy * 1e6 * (1 + rates.idle * idle)
+        moved = max(memory / m.copy_bytes_per_s, traffic / m.l2_bytes_per_s) * 1e6 * (1 + rates.idle * idle)
+        moved /= min(1.0, rates.alone * share)
         order = min(rates.most_overlap, rates.overlap * max(1.0, min(resident, share)) ** rates.overlap_growth)
-        total: float = (moved**order + (issue / busy * 1e6) ** order + latency**order) ** (1 / order)
+        instructions += exchange * (1 - 1 / waves)
+        last = latency - computing * (1 - 1 / chain)
+        earlier = max(0.0, latency * waves - last)
+        hidden: float = (moved**order + (issue * instructions) ** order + earlier**order) ** (1 / order)
+        # nothing hides how long the last wave waits for its last step, and what its threads share at the end
+        total = max(hidden + last + issue * exchange / waves, blocks * c.choice.cluster * rates.block_us)
         spare = 0.0 if self.roles.swept else max(0.0, math.log2(max(1, self.words(c)) / MAP_WORDS))
         clustered = math.log2(c.choice.cluster) if waves > 1 else 0.0
-        return (m.launch_us + total) * (1 + rates.spare * spare + rates.clustered * clustered)
+        return (rates.start_us + total) * (1 + rates.spare * spare + rates.clustered * clustered)
 
     def moved(self, c: Tiles, blocks: int, resident: int) -> tuple[float, float, float]:
         """Bytes from memory and through the L2 cache, and the instructions of a thread that move them."""
-        memory = traffic = instructions = 0.0
+        instructions = 0.0
         m, rates = self.machine, self.machine.rates
+        memory, traffic = defaultdict[object, float](float), defaultdict[object, float](float)
         for n, access in enumerate(self.accesses):
             loads = n < len(self.loads)
-            sweeps = self.repeats(access.axes, c) if loads else 1
+            sweeps = self.loaded(n, c) if loads else 1
             steps, held = c.steps(access.axes) * sweeps, c.held(access.axes)
             touched = self.request(access, c, loads)
             once = blocks * c.steps(access.axes) * c.elements(access.axes) * access.element_bytes * touched.waste
             again = (sweeps - 1) * self.missed(access, c, min(blocks, m.sms * resident / c.choice.cluster))
-            traffic += once * sweeps
-            memory += min(access.buffer.bytes, once) * (1 + again) * self.scatter(access, c)
-            accesses = -(-held // self.width(access, c)) * (rates.access + rates.line * touched.spare_lines)
+            # what lies in one tile comes once, however often it is loaded
+            place = access.place if loads else n
+            outside = any(c.axes[a].tile < c.axes[a].extent for a in access.clamped)
+            key = (place, n if outside else None)
+            shared = m.sms * access.buffer.bytes if access.buffer.bytes <= NEAR_BYTES else math.inf
+            traffic[key] = max(traffic[key], min(once * sweeps, shared))
+            moved = min(access.buffer.bytes, once) * (1 + again) * self.scatter(access, c, touched)
+            memory[place] = max(memory[place], moved)
+            accesses = rates.access * -(-held // self.width(access, c))
+            accesses += rates.line * touched.spare_lines * -(-held // self.run(access, c))
             instructions += steps * (accesses + rates.widened * held * (access.element_bytes == 2))
-        return memory, traffic, instructions
+        return sum(memory.values()), sum(traffic.values()), instructions
 
     def missed(self, access: Access, c: Tiles, at_a_time: float) -> float:
         """The share of what a sweep loads again that the L2 cache has lost: what runs at a time goes through it."""
@@ -232,7 +291,7 @@ class PartCost:
             if small and c.axes[near].tile * size >= SECTOR_BYTES:
                 digits = self.dealt([near, *(a for a in c.order if a != near)], c.axes, c.choice)
         steps = [(d.lanes, d.run * access.strides.get(a, 0) * size) for a, d in digits.items()]
-        return request(self.width(access, c) * size, steps)
+        return request(self.run(access, c) * size, steps)
 
     def exchange(self, c: Tiles) -> tuple[float, float]:
         """Instructions of a thread, and the time it waits, for the folds that threads share."""
@@ -250,12 +309,25 @@ class PartCost:
                 results *= rates.scan * c.held(folded) / c.run(folded) * steps
             instructions += results * rates.shuffle * math.log2(lanes)
             if sharing > lanes:
-                instructions += results * rates.slot * sharing / lanes
+                here, places = min(sharing, block), c.sharing(kept)[1]
+                instructions += results * rates.slot * here / lanes * conflicts(places, sharing // lanes)
                 us += steps * rates.exchange_block_us * (1 + block / 2048)
-                us += steps * rates.exchange_cluster_us if sharing > block else 0.0
+                if sharing > block:
+                    blocks = sharing // block
+                    far = results / here * blocks + rates.meeting / block
+                    instructions += (
+                        results * blocks * rates.slot * conflicts(places, c.held(kept)) + rates.remote * far
+                    )
+                    us += steps * rates.exchange_cluster_us
             elif sharing > 1:
                 us += steps * rates.exchange_lanes_us
         return instructions, us
+
+    def loaded(self, n: int, c: Tiles) -> int:
+        """How many sweeps load what the n-th load does."""
+        (folded, written), axes = self.use[n], self.loads[n].axes
+        for_results = any(c.axes[a].role == "stream" for a in axes & self.roles.written)
+        return max(1, self.repeats(axes, c) - (for_results and not written)) if folded else 1
 
     def repeats(self, axes: frozenset[str], c: Tiles) -> int:
         """How many sweeps use a value over these axes again, where one of them is streamed."""
@@ -271,22 +343,30 @@ class PartCost:
         along = access.contiguous
         return access.element_bytes * (c.axes[along].tile if along else 1)
 
-    def scatter(self, access: Access, c: Tiles) -> float:
-        """How much longer memory takes for short runs than for whole lines, and for narrow accesses than for wide ones."""
+    def scatter(self, access: Access, c: Tiles, touched: Request) -> float:
+        """How much longer memory takes for short runs and requests than for whole lines, and for narrow accesses."""
         if not access.strides:
             return 1.0
         short = math.log2(LINE_BYTES / self.run_bytes(access, c))
+        small = math.log2(LINE_BYTES / touched.useful)
         narrow = math.log2(VECTOR_BYTES / (self.width(access, c) * access.element_bytes))
         rates = self.machine.rates
-        return 1 + rates.short_run * max(0.0, short) + rates.narrow * max(0.0, narrow)
+        return (
+            1 + rates.short_run * max(0.0, short) + rates.small * max(0.0, small) + rates.narrow * max(0.0, narrow)
+        )
 
     def width(self, access: Access, c: Tiles) -> int:
         """Elements that a thread moves at once."""
         return (
             min(c.choice.vector, VECTOR_BYTES // access.element_bytes)
-            if access.contiguous == c.choice.vector_axis
+            if access.contiguous == c.choice.vector_axis and access.contiguous not in access.clamped
             else 1
         )
+
+    def run(self, access: Access, c: Tiles) -> int:
+        """Elements side by side that a thread moves, at once or one after another."""
+        near = access.contiguous
+        return c.digits[near].run if near in access.clamped and near is not None else self.width(access, c)
 
     def widest_vector(self, axis: str) -> int:
         """Elements that 16-byte accesses along the axis move at once, where it divides and is aligned; else fewer."""
@@ -327,5 +407,6 @@ def _folded(t: T.Fold | T.Scan | T.Stream) -> tuple[frozenset[str], frozenset[st
     return t.free - over, over
 
 
-def _access(buffer: Buffer, index: Sequence[T.Term], axes: frozenset[str]) -> Access:
-    return Access(buffer, axes, strides(buffer, index))
+def _access(buffer: Buffer, index: Sequence[T.Term], axes: frozenset[str], ranges: Ranges) -> Access:
+    leaving = (t for t, n in zip(index, buffer.shape, strict=True) if not inside(ranges.of(t), (0, n - 1)))
+    return Access(buffer, axes, strides(buffer, index), frozenset[str]().union(*(t.free for t in leaving)))

@@ -17,15 +17,24 @@ VECTOR_BYTES = 16
 
 @dataclass(frozen=True)
 class Access:
-    """A load or a store: its buffer, the axes it runs over and the strides of those that are linear in its index."""
+    """A load or a store: its buffer, the axes it runs over and the strides of those that are linear in its index.
+
+    Along `clamped` axes its index may leave the buffer, so that its elements come one by one.
+    """
 
     buffer: Buffer
     axes: frozenset[str]
     strides: Mapping[str, int]
+    clamped: frozenset[str] = frozenset()
 
     @property
     def element_bytes(self) -> int:
         return DTYPES[self.buffer.dtype].bytes
+
+    @cached_property
+    def place(self) -> tuple[str, frozenset[tuple[str, int]]]:
+        """What accesses have in common that differ by a shift."""
+        return self.buffer.name, frozenset(self.strides.items())
 
     @cached_property
     def contiguous(self) -> str | None:
@@ -66,6 +75,11 @@ class Tiles:
     order: Sequence[str]
     digits: Mapping[str, Digits]
     _held: dict[frozenset[str], int] = field(default_factory=dict)
+
+    @cached_property
+    def working(self) -> int:
+        """Blocks of a cluster that have a part of the tile of their own; the others do what these do."""
+        return max(1, math.prod(d.count for d in self.digits.values()) // self.choice.block)
 
     def elements(self, axes: Iterable[str]) -> int:
         """Positions of one tile over the axes, without those past an extent."""

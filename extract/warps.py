@@ -9,6 +9,8 @@ from functools import lru_cache
 
 LANES = 32
 SECTOR_BYTES, LINE_BYTES = 32, 128
+BANKS, READ_WORDS, AT_ONCE = 32, 4, 8
+"""Of shared memory; words of one read, and lanes whose reads it serves at once where they want different places."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,12 @@ def request(run: int, steps: Sequence[tuple[int, int]]) -> Request:
     apart = sorted((step, n) for n, step in steps if step and n > 1)
     useful = run * math.prod(n for _, n in apart)
     return Request(useful, _touched(run, apart, SECTOR_BYTES), _touched(run, apart, LINE_BYTES))
+
+
+def conflicts(places: int, apart: int) -> int:
+    """Times over one read of a place by all lanes of a warp that it takes to read so many, so many words apart."""
+    served = max(1, BANKS // max(READ_WORDS, math.gcd(apart, BANKS)))
+    return -(-min(places, AT_ONCE) // served)
 
 
 def _touched(run: int, apart: Iterable[tuple[int, int]], granule: int) -> int:

@@ -17,40 +17,48 @@ def resident_warps(registers_per_sm: int, registers: int) -> int:
 class Rates:
     """What the schedule model weighs by, as `python -m bench model` fits it to measured times.
 
-    Times: a step of a stream from the issue of its loads to the use of the last; an instruction, to the thread that
-    waits for it; an exchange between the threads of a fold, in a block, a warp or a cluster. Instructions: of an
-    operator of the terms, and how many of those a special function counts for; of an access, of each line that its
-    warp touches beyond those that the bytes would fill, and of each 16-bit element that it moves; of a kernel whatever
-    it does; of a fold among lanes for each doubling, and of the fold of each warp's result; scans do `scan` times more.
-    Shares by which a kernel gets slower: for each doubling of threads beyond the elements, of the runs shorter than a
-    line, of accesses narrower than the widest, of registers beyond what keeps memory busy, and of the blocks of a
-    cluster where a multiprocessor takes one after another. `overlap` is how well memory, arithmetic and latency hide
-    behind one another: the order of their norm with one block on a multiprocessor, how it grows with the number of
-    blocks, and its limit.
+    Times: a kernel's begin; a step of a stream from the issue of its loads to the use of the last; an instruction, to
+    the thread that waits for it; an exchange between the threads of a fold, in a block, a warp or a cluster; from one
+    block's begin to the next one's. Instructions: of an operator of the terms, and how many of those a special function
+    counts for; of an access, of each line that its warp touches beyond those that the bytes would fill, and of each
+    16-bit element that it moves; of a kernel whatever it does; of a fold among lanes for each doubling, and of the fold
+    of each warp's result; of a result that goes to another block, and how many of those the meeting of a cluster's
+    blocks counts for; scans do `scan` times more. Shares by which a kernel gets slower: for each doubling of threads
+    beyond the elements, of the runs shorter than a line, of the bytes of a request below a line, of accesses narrower
+    than the widest, of registers beyond what keeps memory busy, and of the blocks of a cluster where a multiprocessor
+    takes one after another. `alone` is how many times its share of the bandwidth a multiprocessor may take. `overlap`
+    is how well memory, arithmetic and latency hide behind one another: the order of their norm with one block on a
+    multiprocessor, how it grows with the number of blocks, and its limit.
     """
 
-    step_us: float = 0.5
-    instruction_us: float = 0.0008
-    exchange_block_us: float = 0.2
-    exchange_lanes_us: float = 0.08
-    exchange_cluster_us: float = 0.8
-    work: float = 1.0
-    special: float = 5.0
-    access: float = 2.0
-    line: float = 8.0
-    widened: float = 1.0
-    kept: float = 45.0
-    shuffle: float = 2.0
-    slot: float = 1.1
-    scan: float = 2.0
-    idle: float = 0.25
-    short_run: float = 0.06
-    narrow: float = 0.01
-    spare: float = 0.05
-    clustered: float = 0.1
-    overlap: float = 2.0
-    overlap_growth: float = 0.35
-    most_overlap: float = 8.0
+    start_us: float = 0.378
+    step_us: float = 0.162
+    instruction_us: float = 0.00174
+    exchange_block_us: float = 0.107
+    exchange_lanes_us: float = 0.116
+    exchange_cluster_us: float = 0.723
+    work: float = 1.17
+    special: float = 6.32
+    access: float = 4.1
+    line: float = 5.96
+    widened: float = 1.23
+    kept: float = 48.2
+    shuffle: float = 1.27
+    slot: float = 1.54
+    remote: float = 663.0
+    meeting: float = 35.3
+    scan: float = 6.96
+    idle: float = 0.195
+    short_run: float = 0.0957
+    small: float = 0.238
+    narrow: float = 0.00725
+    spare: float = 0.0671
+    clustered: float = 0.04
+    alone: float = 4.0
+    block_us: float = 0.0012
+    overlap: float = 2.66
+    overlap_growth: float = 0.398
+    most_overlap: float = 13.9
 
 
 STREAMED_SHARE, STREAMED_FILLS = 0.2, 2.0

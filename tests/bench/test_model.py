@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import pytest
+
 from bench.cases import case
 from bench.model import FIRST, FITTED, HELD_OUT, LINES, Scheduled, correlation, fit, judged, loss, sample, scheduled
 from eggtile.measure import Row
@@ -38,9 +40,9 @@ def test_the_sample_holds_the_first_lines_and_a_spread():
 
 def test_a_row_says_how_the_model_ranks_its_lines():
     row = timed(subject())
-    assert row["spearman"] == 1.0
+    assert row["spearman"] == pytest.approx(1.0)
     backwards = {x: -us for x, us in row["us"].items()}
-    assert correlation(row["us"], backwards) == -1.0
+    assert correlation(row["us"], backwards) == pytest.approx(-1.0)
 
 
 def test_a_fit_comes_nearer_to_times_that_other_weights_made():
@@ -48,4 +50,4 @@ def test_a_fit_comes_nearer_to_times_that_other_weights_made():
     own = subject()
     made = [(timed(own.under(rates)), own)]
     assert loss(made, rates) < 1e-9
-    assert loss(made, fit(made, H200.rates, 60)) < 0.8 * loss(made, H200.rates)
+    assert loss(made, fit(made, H200.rates, 120)) < 0.8 * loss(made, H200.rates)

@@ -11,7 +11,19 @@ from ir import term as T
 from ir.machine import A100, H200
 from ir.node import IRError
 from ir.schedule import parse_schedule
-from tests.extract.kernels import CASES, buffer, case, decayed_sum, exp, i, load, mul, put, scaled_rows
+from tests.extract.kernels import (
+    CASES,
+    buffer,
+    case,
+    decayed_sum,
+    exp,
+    i,
+    load,
+    mul,
+    put,
+    scaled_rows,
+    stream_states,
+)
 
 
 def listed(c, machine=H200):
@@ -207,6 +219,101 @@ def test_blocks_of_a_cluster_share_columns_of_whole_lines():
 def test_a_fold_along_columns_reads_runs_of_neighbours():
     tiles = first_tiles(columns(16384, 4096))
     assert tiles["b"] >= 8 and tiles["a"] >= 32
+
+
+def rules_of(c):
+    return Rules(Subject(c.kernel, c.form.buffers, c.form.axes, H200))
+
+
+def laid_out(rules, line):
+    """The one part of a kernel, and its tiles under a line."""
+    (part,) = rules.parts
+    return part, rules.tiles(part, point(parse_schedule(line)))
+
+
+def test_blocks_begin_one_after_another():
+    rules = rules_of(elementwise(16384, 4096, "bf16"))
+    many, fewer = (rules.us(point(parse_schedule(f"WORK=t128 TILE=b:{n}/v8"))) for n in (1024, 2048))
+    assert many > (1 << 16) * H200.rates.block_us > 1.1 * fewer
+
+
+def halves_swapped(m, n):
+    x, out = buffer("x", "bf16", m, n), buffer("out", "bf16", m, n, role="output")
+    there = T.binary("add", i("b"), T.number(n // 2)), T.binary("add", i("b"), T.number(-n // 2))
+    first = T.binary("lt", i("b"), T.number(n // 2))
+    value = T.round_to(
+        "bf16", "op", mul(load(x, i("a"), i("b")), T.select(first, *(load(x, i("a"), j) for j in there)))
+    )
+    return shape({"a": m, "b": n}, [x, out], put(out, (i("a"), i("b")), value))
+
+
+def test_loads_that_may_leave_their_buffer_come_one_by_one_and_what_one_tile_holds_comes_once():
+    rules = rules_of(halves_swapped(65536, 128))
+    part, whole = laid_out(rules, "WORK=t128 TILE=a:8,b:128/v8")
+    assert sorted(part.width(access, whole) for access in part.loads) == [1, 1, 8]
+    once = 2 * 65536 * 128 * 2
+    assert part.moved(whole, 65536 // 8, 8)[:2] == pytest.approx((once, once), rel=0.02)
+    assert part.moved(laid_out(rules, "WORK=t128 TILE=a:16,b:64/v8")[1], 65536 // 8, 8)[1] > 1.9 * once
+
+
+def softmax(m, n, dtype):
+    x, out = buffer("x", dtype, m, n), buffer("out", dtype, m, n, role="output")
+    v = load(x, i("a"), i("b"))
+    e = exp(T.binary("add", v, T.unary("neg", T.fold("b", "max", v))))
+    value = T.round_to(dtype, "op", mul(e, T.unary("recip", T.fold("b", "add", e))))
+    return shape({"a": m, "b": n}, [x, out], put(out, (i("a"), i("b")), value))
+
+
+def test_a_row_that_a_block_holds_is_not_spread_over_a_cluster():
+    assert point(listed(softmax(4, 4096, "bf16")).lines[0]).cluster == 1
+
+
+def test_a_loop_keeps_a_state_for_every_position_of_its_step():
+    x, out = buffer("x", "f32", 64, 65536), buffer("out", "f32", 64, role="output")
+    m, z = stream_states(load(x, i("a"), i("b")), "b", ("a",))
+    rules = rules_of(shape({"a": 64, "b": 65536}, [x, out], put(out, (i("a"),), mul(m, z))))
+    part, step = laid_out(rules, "WORK=t128 TILE=b:2048/v4")
+    assert part.carried(step) == 2 * 16
+    assert part.carried(laid_out(rules, "WORK=t1024 TILE=b:65536/v4")[1]) == 0
+    assert part.spilled(step) == 0 < part.spilled(laid_out(rules, "WORK=t128 TILE=b:4096/v4")[1])
+
+
+def scaled_by_a_sum(m, n, p):
+    x, y, out = (
+        buffer(b, "f32", m, k, role=r) for b, k, r in (("x", n, "input"), ("y", p, "input"), ("out", n, "output"))
+    )
+    value = mul(load(x, i("a"), i("b")), T.fold("c", "add", load(y, i("a"), i("c"))))
+    return shape({"a": m, "b": n, "c": p}, [x, y, out], put(out, (i("a"), i("b")), value))
+
+
+def test_results_that_follow_a_fold_of_others_take_registers():
+    rules = rules_of(scaled_by_a_sum(128, 262144, 4))
+    assert rules.us(point(parse_schedule("WORK=t128 TILE=b:32768/v4"))) == float("inf")
+    assert rules.us(point(parse_schedule("WORK=t128 TILE=b:4096/v4"))) < float("inf")
+
+
+def test_results_of_columns_that_lie_in_one_bank_cost_more_than_their_share():
+    rules = rules_of(columns(8192, 4096, "bf16"))
+    few, many = (
+        (lambda part, tiles: part.exchange(tiles)[0])(*laid_out(rules, f"WORK=t{n} TILE=a:1024,b:64/v8"))
+        for n in (128, 512)
+    )
+    assert many > 6 * few
+
+
+def test_what_only_results_need_is_loaded_in_the_last_sweep():
+    x, w, out = (
+        buffer("x", "f32", 64, 8192),
+        buffer("w", "f32", 8192),
+        buffer("out", "f32", 64, 8192, role="output"),
+    )
+    v = load(x, i("a"), i("b"))
+    value = mul(mul(v, load(w, i("b"))), T.fold("b", "add", mul(v, v)))
+    part, tiles = laid_out(
+        rules_of(shape({"a": 64, "b": 8192}, [x, w, out], put(out, (i("a"), i("b")), value))),
+        "WORK=t128 TILE=b:1024/v4",
+    )
+    assert {a.buffer.name: part.loaded(n, tiles) for n, a in enumerate(part.loads)} == {"x": 2, "w": 1}
 
 
 def test_an_elementwise_kernel_moves_sixteen_bytes_at_once():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from extract.warps import Digits, dealt, request
+from extract.warps import Digits, conflicts, dealt, request
 
 
 def test_sixteen_bytes_a_lane_side_by_side_fill_four_lines():
@@ -24,6 +24,14 @@ def test_digits_that_continue_one_another_are_one_run():
 
 def test_neighbours_closer_than_a_sector_share_it():
     assert request(2, [(32, 16)]).sectors == 16
+
+
+@pytest.mark.parametrize(
+    ("places", "apart", "times"),
+    [(1, 64, 1), (8, 64, 8), (32, 32, 8), (8, 16, 4), (4, 16, 2), (8, 36, 1), (2, 4, 1)],
+)
+def test_places_a_multiple_of_the_banks_apart_are_read_one_after_another(places, apart, times):
+    assert conflicts(places, apart) == times
 
 
 @pytest.mark.parametrize(
