@@ -162,12 +162,12 @@ class Pricing:
     def _stays(self, w: PartWork) -> bool:
         """Whether all that the part loops over stays in a block, so that it is folded without being loaded anew.
 
-        Long rows do not where they are so few that all blocks run at once: each waits for the others of its row.
+        Long rows do not where they are so few that more blocks share them than a cluster has.
         """
         looped = (w.points(load.free & frozenset(w.folds)) * bytes_of(load.dtype) for load in w.loads)
         longest, m = max(looped, default=0), self.machine
         rows = w.points(w.axes - frozenset(w.folds))
-        few = longest > SHORT_ROW_BYTES and rows * m.cluster_blocks <= m.sms
+        few = longest > SHORT_ROW_BYTES and 2 * rows * m.cluster_blocks < m.sms
         return not w.contractions and not few and longest <= self.row_bytes
 
     def _fetched(self, traffic: Iterable[_Traffic]) -> tuple[int, int]:
