@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeGuard, cast
 
 import typer
 
@@ -247,6 +247,14 @@ def dump(
     return None
 
 
+FORM_FIELDS = {"id", "cost_us", "flops", "bytes", "kernels", "default", "chosen", "laws", "class"}
+"""What every form of a dump has."""
+
+
+def _rows(value: object, fields: set[str]) -> TypeGuard[list[dict[str, Any]]]:
+    return isinstance(value, list) and all(isinstance(r, dict) and r.keys() >= fields for r in value)
+
+
 def loaded(path: Path) -> dict[str, Any]:
     """A dump from a file."""
     try:
@@ -258,9 +266,7 @@ def loaded(path: Path) -> dict[str, Any]:
     except (UnicodeDecodeError, RecursionError):
         raise RequestError(f"{path} is not JSON") from None
     regions = data.get("regions") if isinstance(data, dict) else None
-    if not isinstance(regions, list) or not all(
-        isinstance(r, dict) and r.keys() >= {"forms", "classes"} for r in regions
-    ):
+    if not _rows(regions, {"forms", "classes"}) or not all(_rows(r["forms"], FORM_FIELDS) for r in regions):
         raise RequestError(f"{path} is not a dump; eggtile dump --format json makes one")
     return cast(dict[str, Any], data)
 

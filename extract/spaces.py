@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 
+from extract.parts import counted
 from extract.points import Point, point
 from extract.roles import cluster, is_fallback, listed_tiles, padded, pieces, threads, tile_axis
 from extract.splits import Piece, shared, split, split_axis, split_counts, streamed
@@ -123,7 +124,7 @@ class Subject:
         Where blocks work in clusters, there are as many pieces, and one kernel.
         """
         if count == 1:
-            return (Piece(self.kernel, self.buffers, self.axes),)
+            return (Piece(counted(self.kernel, self.axes), self.buffers, self.axes),)
         axis = split_axis(self.kernel, self.buffers, self.axes)
         if axis is None:
             raise IRError(f"REDUCE=split{count}: the kernel sweeps over no axis that can be split")
@@ -307,7 +308,10 @@ def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:
     axis = split_axis(subject.kernel, subject.buffers, subject.axes)
     found: dict[Point, float] = {}
     for count in () if axis is None else split_counts(subject.axes[axis], blocks, subject.machine.sms):
-        rules = Rules(subject, count)
+        try:
+            rules = Rules(subject, count)
+        except IRError:  # no pieces over merged results
+            continue
         near = _ranked(found, True)[:CLIMBS]
         found |= _explored(rules, (rules.fitted(p) for p in near) if near else _seeds(rules), SPLIT_CLIMBS)
     return found
@@ -321,14 +325,19 @@ def _shared_points(subject: Subject) -> dict[Point, float]:
     found: dict[Point, float] = {}
     for size in SEED_CLUSTERS:
         if size <= subject.machine.cluster_blocks and subject.axes[axis] % size == 0:
-            rules = Rules(subject, size, size)
-            if rules.most_tile(axis) < rules.axes[axis]:
+            try:
+                found |= _at_once(Rules(subject, size, size), axis, size)
+            except IRError:  # some part has no such pieces, or no tile of one
                 continue
-            tiles = tuple(sorted({rules.blocks_axis: size, axis: rules.axes[axis]}.items()))
-            widest = max(part.widest_vector(axis) for part in rules.parts if axis in part.roles.order)
-            start = Point(SHARED_THREADS[0], tiles, pieces=size, cluster=size).with_vector(axis, widest)
-            found |= {p: rules.us(p) for n in SHARED_THREADS if (p := replace(start, threads=n))}
     return found
+
+
+def _at_once(rules: Rules, axis: str, size: int) -> dict[Point, float]:
+    """Points at which each of `size` blocks of a cluster holds its piece of the axis at once, with their times."""
+    tiles = tuple(sorted({rules.blocks_axis: size, axis: rules.axes[axis]}.items()))
+    widest = max(part.widest_vector(axis) for part in rules.parts if axis in part.roles.order)
+    start = Point(SHARED_THREADS[0], tiles, pieces=size, cluster=size).with_vector(axis, widest)
+    return {p: rules.us(p) for n in SHARED_THREADS if (p := replace(start, threads=n))}
 
 
 def whole_schedule(subject: Subject) -> Schedule:

@@ -234,11 +234,16 @@ class _Cut:
         return T.fold(over, monoid, self.masked(self.within(t.x), t.monoid))
 
     def streamed(self, t: T.Stream) -> tuple[T.Carry, ...]:
-        """The states of a stream over one piece; a position beyond the end contributes nothing."""
+        """The states of a stream over one piece; a position beyond the end contributes nothing.
+
+        Raises where positions must be taken one by one, as far as can be told over merged results.
+        """
         own: dict[str, Term] = {
             c.name: T.State(c.name, c.dtype, tuple(sorted({*state_axes(t, c), self.outer}))) for c in t.carries
         }
         updates: dict[Term, Term] = {}
+        if steps(t) is None:
+            raise IRError(f"a stream over {self.axis} takes its positions one by one")
         for s in steps(t) or ():
             part = self.masked(self.within(s.part, own, updates), s.carry.monoid)
             moved = own[s.carry.name] if s.moved is None else self.within(s.moved, own, updates)

@@ -41,6 +41,11 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
     "values of a large mean, normalised twice": (
         lambda x: F.layer_norm(F.layer_norm(x, (1000,)), (1000,)), [rand(5, 1000) + 1e4],
     ),
+    "products with a large mean, normalised": (
+        lambda x, v: F.layer_norm(torch.softmax(x, -1) @ v, (5,)), [rand(6, 19), rand(19, 5) + 1e4],
+    ),
+    "the spread over two axes": (lambda x: x.var((0, 2)), [rand(8, 4, 9)]),
+    "groups normalised": (lambda x: F.group_norm(x, 2).sum(1), [rand(2, 4, 9)]),
     "a maximum times an inverse root of -0.0": (
         lambda x, s: (x * s.rsqrt()).amax(-1), [rand(5, 13), torch.tensor([[0.0], [-0.0], [1.0], [2.0], [3.0]])],
     ),

@@ -165,7 +165,17 @@ def test_what_is_divided_by_0_compares_with_nothing(dumps: dict[str, Path]) -> N
     assert answers(data, "forms where bytes / (kernels - 1) > 0 or kernels == 1")
 
 
-@pytest.mark.parametrize("content", [b"[]", b'{"regions": 3}', b'{"regions": [{}]}', b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[]",
+        b'{"regions": 3}',
+        b'{"regions": [{}]}',
+        b'{"regions": [{"forms": [{"id": 0}], "classes": {}}]}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ],
+)
 def test_a_file_that_is_no_dump_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "d.json"
     path.write_bytes(content)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from ir import term as T
+from ir.counts import with_counts
 from ir.loop import LoopProgram
 from ir.loop_text import show_loop
 from ir.lower import lower
@@ -188,3 +189,13 @@ def test_a_scatter_with_every_dimension_aligned_folds_nothing() -> None:
     x, y = W.given("x", (3, 4)), W.given("y", (3, 4))
     p = W.program("p", Scatter("add", x, y, (W.o(0), W.o(1)), ()), Scatter(None, x, y, (W.o(0), W.o(1)), ()))
     assert nodes(lowered(p), T.Fold) == []
+
+
+@pytest.mark.parametrize(("shape", "over", "factor", "named"), [
+    ((4, 5, 7), (1, 2), 1 / 35, {"a1", "a2"}), ((4, 5, 7), (1, 2), 1 / 5, {"a1"}), ((4, 5, 7), (1, 2), 1 / 6, set()),
+])  # fmt: skip
+def test_a_mean_names_the_axes_that_it_is_over_in_a_sum_over_more(shape, over, factor, named):
+    extents = {f"a{k}": n for k, n in enumerate(shape)}
+    total = T.fold(tuple(f"a{k}" for k in over), "add", T.Load("x", "f32", tuple(map(T.Index, extents))))
+    _, count = with_counts(total, T.const(factor, "f32"), extents)
+    assert {t.axis for t in postorder(count) if isinstance(t, T.Extent)} == named
