@@ -203,8 +203,13 @@ class _Cut:
         return (self.outer, self.axis) if axis == self.axis else (axis,)
 
     def placed(self, t: Term, kids: Sequence[Term]) -> Term:
-        """The node at the position inside a piece."""
-        return self.position if t == T.Index(self.axis) else with_children(t, kids)
+        """The node at the position inside a piece, over which the states of other streams may go."""
+        match t:
+            case T.Index(self.axis):
+                return self.position
+            case T.State(name, dtype, axes) if self.axis in axes:
+                return T.State(name, dtype, tuple(sorted({*axes} - {self.axis} | {self.outer, self.inner})))
+        return with_children(t, kids)
 
     def masked(self, x: Term, monoid: str) -> Term:
         """A contribution at a position inside a piece, or the identity beyond the end of the axis."""
@@ -219,12 +224,9 @@ class _Cut:
         """A term at the position inside a piece, over the states and updates of the piece."""
 
         def leaf(t: Term, kids: Sequence[Term]) -> Term:
-            match t:
-                case T.Index(self.axis):
-                    return self.position
-                case T.State(name) if name in states:
-                    return states[name]
-            return updates[t] if t in updates else with_children(t, kids)
+            if isinstance(t, T.State) and t.name in states:
+                return states[t.name]
+            return updates[t] if t in updates else self.placed(t, kids)
 
         return rebuilt([x], leaf)[0]
 

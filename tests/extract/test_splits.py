@@ -176,6 +176,14 @@ def test_pieces_without_a_value_that_counts_are_forgotten(make, tile):
         same(tiles_say(c, f"WORK=t32 TILE={tile} REDUCE=split{n}"), c, f"{n} pieces")
 
 
+@pytest.mark.parametrize("line", ["WORK=t32 TILE=b:8 REDUCE=split4", "WORK=t32+c4 TILE=b:20,bp:4 REDUCE=split4"])
+def test_the_states_of_a_stream_inside_go_over_the_pieces(line):
+    x, out = buffer("x", "f32", 4, 80, 8), buffer("out", "f32", 4, role="output")
+    _, z = stream_states(load(x, i("a"), i("b"), i("c")), "c", ("a", "b"))
+    c = case({"a": 4, "b": 80, "c": 8}, [x, out], put(out, (i("a"),), T.fold("b", "add", z)))
+    same(tiles_say(c, line), c)
+
+
 def test_of_ties_in_several_pieces_the_first_wins():
     rows = np.zeros((3, 40), np.float32)
     rows[0, [9, 10, 35]], rows[1, [39, 30]], rows[2, [25, 5]] = 1.0, 2.0, np.nan
