@@ -14,7 +14,7 @@ from egraph.graph import EGraph
 from egraph.laws import LAWS, laws
 from egraph.trace import Explained
 from extract.cost import kernel_cost, sweeps
-from extract.facts import levels, swept
+from extract.facts import levels, open_states, swept
 from extract.key import Canonical, canonical
 from extract.memory import peak_bytes
 from extract.prices import Prices
@@ -144,7 +144,10 @@ def kernel_row(
 
 
 def reads(kernel: KernelForm) -> dict[str, int]:
-    """Per buffer the number of loops of the kernel that read it, what stands outside of all loops being one."""
+    """Per buffer the number of loops of the kernel that read it, what stands outside of all loops being one.
+
+    A loop inside another that it takes nothing from is one loop wherever its result is used.
+    """
     found: dict[str, set[Loops]] = {}
     seen: set[tuple[Term, Loops]] = set()
     stack: list[tuple[Term, Loops]] = [(t, ()) for s in kernel.stores for t in (*s.index, s.value)]
@@ -155,7 +158,9 @@ def reads(kernel: KernelForm) -> dict[str, int]:
         seen.add((t, loops))
         if isinstance(t, Load):
             found.setdefault(t.buffer, set()).add(loops)
-        inside = loops + tuple((a, levels(t)[a]) for a in swept(t))
+        own = tuple((a, levels(t)[a]) for a in swept(t))
+        around = loops if not own or open_states(t) else tuple(x for x in loops if x[0] in t.free)
+        inside = around + own
         stack += [(k, inside) for k in t.terms]
     return {buffer: len(places) for buffer, places in sorted(found.items())}
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from eggtile.differ import differences
+from eggtile.explore import reads
 from eggtile.explorer import page
 from eggtile.graph_dump import to_object, written
 from eggtile.pipeline import Compiled, Options, RequestError, capture_and_lower, choose_forms, restarted
@@ -157,6 +158,14 @@ def test_queries_find_forms_and_classes(dumps: dict[str, Path]) -> None:
 def test_what_the_language_lacks_is_refused(dumps: dict[str, Path], text: str) -> None:
     with pytest.raises(RequestError):
         answers(json.loads(dumps["default"].read_text()), text)
+
+
+def test_a_loop_that_others_use_is_one_loop_that_reads() -> None:
+    program = capture_and_lower(
+        lambda x: torch.softmax(x, -1), [torch.empty(6, 4000, device="meta")], "p", Options()
+    )
+    (kernel,) = choose_forms(program).regions[0].default.kernels
+    assert list(reads(kernel).values()) == [3]
 
 
 def test_what_is_divided_by_0_compares_with_nothing(dumps: dict[str, Path]) -> None:
