@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass, replace
 
 from extract.roles import cluster, folding, listed_tiles, pieces, threads
@@ -55,3 +57,20 @@ def point(line: Schedule) -> Point:
     tiles = tuple(sorted((a, n) for a, (n, _) in listed.items() if n > 1))
     axis, vector = vectors[0] if vectors else ("", 1)
     return Point(threads(line), tiles, axis, vector, folding(line), pieces(line), cluster(line), line.get("STORE"))
+
+
+def apart(line: str, other: str) -> float:
+    """How far two lines are from each other: factors of two between their numbers, and half of one for other words."""
+    a, b = _numbers(line), _numbers(other)
+    between = sum(abs(math.log2(a.get(k, 1) / b.get(k, 1))) for k in {*a, *b})
+    return between + (_words(line) != _words(other)) / 2
+
+
+def _numbers(line: str) -> dict[str, int]:
+    """Every number of a line by the word before it."""
+    return {name: max(1, int(number)) for name, number in re.findall(r"(\w*?[a-z]\d*:|[a-z]+)(\d+)", line)}
+
+
+def _words(line: str) -> str:
+    """The line without its numbers."""
+    return re.sub(r"\d+", "", line)

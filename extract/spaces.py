@@ -16,14 +16,13 @@ A swept axis whose tile covers its extent stays in registers between its sweeps,
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 
 from extract.parts import counted
-from extract.points import Point, point
+from extract.points import Point, apart, point
 from extract.roles import cluster, is_fallback, listed_tiles, padded, pieces, threads, tile_axis
 from extract.splits import Piece, shared, split, split_axis, split_counts, streamed
 from extract.tile_cost import FOLD_THREADS, PartCost
@@ -89,24 +88,7 @@ class Space:
 
     def nearest(self, line: str, count: int = 3) -> tuple[Schedule, ...]:
         """The listed lines whose numbers differ least from those of a line, which need not be legal or a schedule."""
-        wanted = _numbers(line)
-
-        def distance(s: Schedule) -> float:
-            own = _numbers(str(s))
-            apart = sum(abs(math.log2(own.get(k, 1) / wanted.get(k, 1))) for k in {*own, *wanted})
-            return apart + (_words(str(s)) != _words(line)) / 2
-
-        return tuple(sorted(self.lines, key=distance)[:count])
-
-
-def _numbers(line: str) -> dict[str, int]:
-    """Every number of a line by the word before it."""
-    return {name: max(1, int(number)) for name, number in re.findall(r"(\w*?[a-z]\d*:|[a-z]+)(\d+)", line)}
-
-
-def _words(line: str) -> str:
-    """The line without its numbers."""
-    return re.sub(r"\d+", "", line)
+        return tuple(sorted(self.lines, key=lambda s: apart(str(s), line))[:count])
 
 
 @dataclass(frozen=True)
