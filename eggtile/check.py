@@ -105,10 +105,10 @@ def check_compiled(
     if not all(_same_bits(a, b) for a, b in zip(*runs, strict=True)):
         return Verdict(on, math.inf, 0.0, False, "two runs give different bits", notes)
     traced = partial(run_traced, fn, inputs) if on == "cpu" else tuple
-    return judge(on, runs[0], eager, exact, notes, slack, traced, _most_terms(compiled))
+    return judge(on, runs[0], eager, exact, notes, slack, traced, most_terms(compiled))
 
 
-def _most_terms(compiled: Compiled) -> int:
+def most_terms(compiled: Compiled) -> int:
     """The terms of the longest fold of the program as it is written."""
     sizes = [
         math.prod(r.program.axes[a] for a in swept(t))

@@ -319,7 +319,7 @@ def _at_once(rules: Rules, axis: str, size: int) -> dict[Point, float]:
     tiles = tuple(sorted({rules.blocks_axis: size, axis: rules.axes[axis]}.items()))
     widest = max(part.widest_vector(axis) for part in rules.parts if axis in part.roles.order)
     start = Point(SHARED_THREADS[0], tiles, pieces=size, cluster=size).with_vector(axis, widest)
-    return {p: rules.us(p) for n in SHARED_THREADS if (p := replace(start, threads=n))}
+    return {p: rules.us(p) for p in (replace(start, threads=n) for n in SHARED_THREADS)}
 
 
 def whole_schedule(subject: Subject) -> Schedule:

@@ -244,9 +244,10 @@ class _Cut:
             c.name: T.State(c.name, c.dtype, tuple(sorted({*state_axes(t, c), self.outer}))) for c in t.carries
         }
         updates: dict[Term, Term] = {}
-        if steps(t) is None:
+        known = steps(t)
+        if known is None:
             raise IRError(f"a stream over {self.axis} takes its positions one by one")
-        for s in steps(t) or ():
+        for s in known:
             part = self.masked(self.within(s.part, own, updates), s.carry.monoid)
             moved = own[s.carry.name] if s.moved is None else self.within(s.moved, own, updates)
             updates[s.carry.update] = T.binary(MONOIDS[s.carry.monoid].combine, moved, part)

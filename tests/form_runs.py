@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from eggtile.check import judge
+from eggtile.check import judge, most_terms
 from eggtile.pipeline import Compiled, Options, Region, capture_and_lower, choose_forms
 from eggtile.plan import Plan, Work
 from eggtile.planning import plan_of
@@ -28,10 +28,8 @@ from eggtile.reference import (
 )
 from eggtile.runtime import Execution
 from eggtile.trials import CASES
-from extract.facts import swept
 from ir.dtype import DTYPES, is_float
 from ir.loop_interp import run_form
-from ir.node import postorder
 
 Tensors = list[torch.Tensor]
 EXACT, ROUGH = 1e-12, 1e-4
@@ -163,13 +161,7 @@ class Forms:
     def slack(self) -> float:
         """What rounding may cost relative to the largest value: of sums in f32 in any order, and of moved roundings."""
         regions = self.compiled.regions
-        folded = [
-            math.prod(r.program.axes[a] for a in swept(t))
-            for r in regions
-            for t in postorder(*(s.value for s in r.program.results))
-            if swept(t)
-        ]
-        n = max(folded, default=1)
+        n = most_terms(self.compiled)
         floats = [DTYPES[b.dtype].unit_roundoff for r in regions for b in r.program.buffers if is_float(b.dtype)]
         moved = 0.0 if self.compiled.options.numerics == "strict" else max(floats, default=0.0)
         return (math.log2(max(n, 2)) + math.sqrt(n)) * 2.0**-24 + moved

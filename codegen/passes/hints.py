@@ -25,7 +25,7 @@ def choose_hints(state: State) -> State:
     """
     buffers = {b.name: b for b in state.tile.buffers}
     wish, total = state.tile.schedule.get("STORE"), sum(map(_bytes, state.tile.buffers))
-    if not state.machine.streams(total) if wish == "" else wish == "plain":
+    if not (wish == "stream" or (wish == "" and state.machine.streams(total))):
         return state
     statements = [s for p in state.tile.parts for s in tile.walk(p.body)]
     touched = Counter(s.buffer for s in statements if isinstance(s, TileLoad | TileStore))
