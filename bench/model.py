@@ -38,7 +38,8 @@ from eggtile.timing import copies_for, interleave, prepare
 from eggtile.turn import turn
 from extract.points import point
 from extract.roles import is_fallback, pieces
-from extract.spaces import Rules, Space, Subject, space
+from extract.spaces import Rules, Space, space
+from extract.subject import Subject
 from ir.machine import Rates
 from ir.schedule import Schedule, parse_schedule
 

@@ -164,6 +164,11 @@ _SIGNATURE = re.compile(
 _PARAMETER = re.compile(rf"((?:const )?(?:{_CTYPE}))\* (?:__restrict__ )?(\w+)")
 _SHARED = re.compile(rf"__shared__ (?:__align__\(\d+\) )?({_CTYPE}) (\w+)\[(\d+)\];")
 _DYNAMIC = re.compile(rf"({_CTYPE})\* const (\w+) = \(\1\*\)\(smem \+ \d+\);  // (\d+) elements")
+_STATIC_BARRIERS = re.compile(r"__shared__ unsigned long long (\w+)\[(\d+)\];")
+_DYNAMIC_BARRIERS = re.compile(
+    r"unsigned long long\* const (\w+) = \(unsigned long long\*\)\(smem \+ \d+\);  // (\d+) barriers"
+)
+_ALIAS = re.compile(rf"({_CTYPE})\* const (\w+) = \(\1\*\)(\w+);  // (\d+) elements there")
 _REGISTERS = re.compile(rf"^( +(?:{_CTYPE}) (\w+)(?:\[\d+\])?;)$", re.MULTILINE)
 
 
@@ -172,8 +177,15 @@ def checked_declarations(text: str) -> str:
     parameters = _PARAMETER.sub(r"host::View<\1> \2", _signature(text)[2])
     head, body = _SIGNATURE.split(text, maxsplit=1)[0], text[_signature(text).end() :]
     body = re.sub(r"extern __shared__ .*;", "", body)
-    body = _SHARED.sub(r'static host::Shared<\1, \3> \2("\2");', body)
-    body = _DYNAMIC.sub(r'static host::Shared<\1, \3> \2("\2");', body)
+    several = {m[3] for m in _ALIAS.finditer(body)}
+
+    def shared(m: re.Match[str]) -> str:
+        return f'static host::Shared<{m[1]}, {m[3]}> {m[2]}("{m[2]}"{", true" if m[2] in several else ""});'
+
+    body = _DYNAMIC.sub(shared, _SHARED.sub(shared, body))
+    body = _ALIAS.sub(r'static host::Alias<\1, \4> \2("\2", \3);', body)
+    for barriers in (_STATIC_BARRIERS, _DYNAMIC_BARRIERS):
+        body = barriers.sub(r'static host::Barriers<\2> \1("\1");', body)
     body = _REGISTERS.sub(r"\1 host::poison(\2);", body)
     return f"{head}void\n{_signature(text)[1]}({parameters}) {{{body}"
 

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from codegen import access, cuda_ops
+from codegen.copies import CopyWriter, barriers_of, in_ring
 from codegen.cuda_ops import OR, SHIFT, STORAGE, SUM, TERNARY, VALUE, Function
 from codegen.expr import EmitError, Expressions, Fact, Text
 from codegen.packed import Renewal, least_blocks, renewals
 from codegen.resources import SHARED_ALIGNMENT_BYTES, shared_offsets
 from ir.dtype import DType
 from ir.kernel import (
+    Alias,
     Array,
     Assign,
     Barrier,
@@ -26,7 +28,9 @@ from ir.kernel import (
     Let,
     LoadGlobal,
     LoadShared,
+    Named,
     Pairwise,
+    Ring,
     Shared,
     Shuffle,
     Statement,
@@ -76,7 +80,8 @@ class _Writer:
         self.temps = 0
         statements = list(walk(kernel.body))
         self.arrays: dict[str, Array] = {}
-        self.shared = {s.name: s for s in statements if isinstance(s, Shared)}
+        self.shared = {s.name: s for s in statements if isinstance(s, Shared | Ring | Alias)}
+        self.copies = CopyWriter(self, kernel.block_threads)
         self.buffers = {b.name: b for b in kernel.buffers}
         self.written = {s.buffer for s in statements if isinstance(s, StoreGlobal)}
         self.offsets = shared_offsets(kernel)
@@ -191,7 +196,10 @@ class _Writer:
                 self.block(body)
             case LoadGlobal():
                 self._load_global(s)
-            case LoadShared(array, index, shared, offset, width, pred, other):
+            case LoadShared(array, index, shared, offset, width, pred, other, slot):
+                ring = self.shared[shared]
+                if isinstance(ring, Ring) and slot is not None:
+                    offset = in_ring(ring, slot, offset)
                 access_ = access.Access(self.shared[shared].dtype, width)
                 self._load(array, index, shared, access_, offset, pred, other)
             case StoreGlobal():
@@ -206,6 +214,8 @@ class _Writer:
                 self.line(f"{self.expressions.call(CLUSTER_BARRIERS[scope])}();")
             case Barrier(scope):
                 self.line(BARRIERS[scope])
+            case _:
+                self.copies.statement(s)
 
     def block(self, body: Sequence[Statement]) -> None:
         """A nested body and its closing brace."""
@@ -385,7 +395,8 @@ class _Writer:
 def _names(kernel: KernelProgram) -> dict[str, str]:
     """C++ names of those that C++ or the emitter has taken."""
     own = [b.name for b in kernel.buffers]
-    own += [s.name for s in walk(kernel.body) if isinstance(s, Let | Array | Shared | For)]
+    own += [s.name for s in walk(kernel.body) if isinstance(s, Named)]
+    own += [barriers_of(s.name) for s in walk(kernel.body) if isinstance(s, Ring) and s.bulk]
     taken = set(own) | cuda_ops.RESERVED | {kernel.name}
     names: dict[str, str] = {"block": "block", "thread": "thread"}
     for name in own:

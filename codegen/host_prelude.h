@@ -4,6 +4,10 @@
 // Every element of global and shared memory has a cell that says who wrote and read it last and at which barrier. From
 // it follow accesses out of bounds, reads of what nothing wrote, and races: two accesses, one of them a write, with no
 // barrier between them. A fault ends the process with one line: kernel, block, thread and reason, parted by tabs.
+//
+// Asynchronous copies are made at once in the forward order, and as late as they may in the others: a thread's own when
+// it waits for them, a bulk copy when no thread can go on without. Who reads a place before its copy is waited for, or
+// copies where others may still read, is at fault in every order.
 #pragma once
 #include <math.h>
 #include <signal.h>
@@ -24,7 +28,7 @@
 
 namespace host {
 
-enum { kMaxCluster = 16, kMaxThreads = kMaxCluster * 1024, kWarp = 32, kMaxParameters = 512, kStackBytes = 64 * 1024, kFault = 3 };
+enum { kMaxBarriers = 512, kMaxCluster = 16, kMaxThreads = kMaxCluster * 1024, kWarp = 32, kMaxParameters = 512, kStackBytes = 64 * 1024, kFault = 3 };
 enum Order { kForward, kReverse, kRandom };
 
 struct Kernel {
@@ -44,6 +48,7 @@ struct Stamp {  // there are two for every element
 };
 struct Cell {
   Stamp write, read;  // launch 0: never
+  uint16_t coming, full, fill, uses;  // a copy on its way; of bulk copies the mbarrier (from 1), its phase, and releases
 };
 struct Region {
   const char* name;
@@ -53,6 +58,23 @@ struct Region {
   bool filled, shared;
   Cell* cells;
   Region* next;
+  Region *root, *owner;  // of memory with several names: the first of them, and which of them it serves as now
+  Stamp last;
+};
+struct Barrier {  // an mbarrier: arrivals and bytes that its phase waits for, and how many phases are over
+  int expected, missing, bytes, over;
+  uint16_t id;
+  Barrier* pair;  // of the copies of a slot: that of its releases
+};
+struct Flight {  // a copy on its way
+  Region *to_region, *from_region;
+  char *to, *from;  // from 0: zeros
+  int bytes, group;
+  Barrier* full;
+};
+struct Flights {
+  Flight* items;
+  int begin, end, room;
 };
 
 struct Fiber {
@@ -79,6 +101,11 @@ static Fiber fibers[kMaxThreads];
 static Warp warps[kMaxThreads / kWarp];
 static Meeting block_meetings[kMaxCluster], cluster_meeting;
 static Region* shared_regions;
+static Barrier* all_barriers[kMaxBarriers];
+static int barriers_made;
+static uint16_t seen[kMaxThreads][kMaxBarriers], arrivals[kMaxThreads / kWarp][kMaxBarriers];
+static Flights own_flights[kMaxThreads], bulk_flights;
+static int groups[kMaxThreads];  // that a thread has committed
 static char* stacks;
 static void* scheduler;
 static void* arguments;
@@ -241,8 +268,34 @@ static Cell& cell(Region* r, const void* p, const char* what) {
   if (s.block >= 0) snprintf(who, sizeof who, format, s.block, s.thread);
   fault("race: %s element %lld of %s, which %s %s with no barrier between", what, place(r, p), r->name, who, did);
 }
+static void empty(Region* r) {
+  memset(r->base, 0xff, r->count * r->bytes);
+  memset(r->cells, 0, r->count * sizeof(Cell));
+}
+// Memory with several names serves as one of them at a time: what it held under another is gone.
+static void take(Region* r) {
+  Region* const root = r->root;
+  if (root->owner != r) {
+    if (root->owner && root->last.launch && !ordered(root->last))
+      fault("race: uses %s, whose memory served as %s with no barrier between", r->name, root->owner->name);
+    if (root->owner) empty(r);
+    root->owner = r, root->last = Stamp{};
+  }
+  root->last = !root->last.launch || ordered(root->last) ? now() : both(root->last, now());
+}
+static void check_arrived(Region* r, const void* p, Cell& c) {
+  if (c.coming || (c.full && seen[current][c.full - 1] < c.fill))
+    fault("element %lld of %s is touched before the copy into it is waited for", place(r, p), r->name);
+}
 static void check_read(Region* r, const void* p, bool atomic) {
   Cell& c = cell(r, p, "reads");
+  if (r->root) take(r);
+  check_arrived(r, p, c);
+  if (c.full) {
+    const uint16_t use = arrivals[current / kWarp][all_barriers[c.full - 1]->pair->id] + 1;
+    if (c.uses < use) c.uses = use;
+    return;
+  }
   if (!c.write.launch && !r->filled) fault("reads element %lld of %s, which nothing has written", place(r, p), r->name);
   if (r->shared && c.write.rank != rank() && !c.write.everywhere)
     fault("reads element %lld of %s, which only block %d of the cluster has", place(r, p), r->name, c.write.rank);
@@ -252,6 +305,8 @@ static void check_read(Region* r, const void* p, bool atomic) {
 // Threads may write the same value side by side.
 static void check_write(Region* r, const void* p, const void* value, bool atomic, bool everywhere = false) {
   Cell& c = cell(r, p, "writes");
+  if (r->root) take(r);
+  check_arrived(r, p, c);
   const bool free = (atomic && c.write.atomic) || ordered(c.write) || !memcmp(p, value, r->bytes);
   if (!free) race("writes", r, p, "wrote", c.write);
   if (!ordered(c.read)) race("writes", r, p, "read", c.read);
@@ -291,22 +346,28 @@ struct View<const T> {
   }
 };
 
-static void empty(Region* r) {
-  memset(r->base, 0xff, r->count * r->bytes);
-  memset(r->cells, 0, r->count * sizeof(Cell));
-}
 template <class T, long long N>
 struct Shared {
   alignas(16) T data[N];
   Cell cells[N];
   Region region;
-  explicit Shared(const char* name) : region{name, (char*)data, N, (int)sizeof(T), false, true, cells, shared_regions} {
+  explicit Shared(const char* name, bool several = false)
+      : region{name, (char*)data, N, (int)sizeof(T), false, true, cells, shared_regions} {
+    if (several) region.root = &region;
     shared_regions = &region;
     empty(&region);
   }
   operator View<T>() { return {data, &region}; }
   View<T> operator+(long long n) { return {data + n, &region}; }
   Ref<T> operator[](long long n) { return {data + n, &region}; }
+};
+template <class T, long long N>
+struct Alias : Shared<T, N> {  // the copies of its elements are its own, but used only while its root serves as it
+  template <class Root>
+  Alias(const char* name, Root& root) : Shared<T, N>(name) {
+    if (N * sizeof(T) > root.region.count * root.region.bytes) fault("%s is larger than %s", name, root.region.name);
+    this->region.root = root.region.root;
+  }
 };
 template <class T>
 static void poison(T& registers) {
@@ -342,6 +403,121 @@ static void atomically(View<T> p, F f) {
   *p.p = value;
 }
 
+// ---- asynchronous copies
+
+static bool at_once() { return order_kind == kForward; }
+static void push(Flights& f, const Flight& one) {
+  if (f.begin == f.end) f.begin = f.end = 0;
+  if (f.end == f.room) f.items = (Flight*)realloc(f.items, (f.room = f.room ? 2 * f.room : 64) * sizeof(Flight));
+  f.items[f.end++] = one;
+}
+static Cell& target(const Flight& f, int at) { return cell(f.to_region, f.to + at, "copies to"); }
+static void arrive(Flight f) {
+  for (int at = 0; at < f.bytes; at += f.to_region->bytes) {
+    static const char zeros[16] = {};
+    const char* const from = f.from ? f.from + at : zeros;
+    if (f.from) check_read(f.from_region, from, false);
+    target(f, at).coming = 0;
+    if (!f.full) check_write(f.to_region, f.to + at, from, false);
+    memcpy(f.to + at, from, f.to_region->bytes);
+  }
+}
+template <int bytes, class P, class Q>
+static void begin_copy(P&& to_place, Q&& from_place, bool on) {
+  const auto to = to_place + 0;
+  const auto from = from_place + 0;
+  if ((uintptr_t)to.p % bytes || (uintptr_t)from.p % bytes)
+    fault("misaligned: copies %d bytes to element %lld of %s", bytes, place(to.r, to.p), to.r->name);
+  const Flight f = {to.r, from.r, (char*)to.p, on ? (char*)from.p : 0, bytes, groups[current], 0};
+  if (to.r->root) take(to.r);
+  for (int at = 0; at < bytes; at += to.r->bytes) {
+    Cell& c = target(f, at);
+    check_arrived(to.r, f.to + at, c);
+    if (!ordered(c.read)) race("copies to", to.r, f.to + at, "read", c.read);
+    c.coming = !at_once();
+  }
+  at_once() ? arrive(f) : push(own_flights[current], f);
+}
+static void wait_copies(int pending) {
+  Flights& mine = own_flights[current];
+  while (mine.begin < mine.end && mine.items[mine.begin].group < groups[current] - pending) arrive(mine.items[mine.begin++]);
+}
+static void check_phase(Barrier* b) {
+  if (b->missing < 0) fault("an mbarrier has more arrivals than it expects");
+  if (b->missing || b->bytes) return;
+  b->missing = b->expected;
+  ++b->over, ++progress;
+}
+static void arrive_in_bulk(const Flight& f) {
+  arrive(f);
+  f.full->bytes -= f.bytes;
+  check_phase(f.full);
+}
+template <class P, class Q>
+static void begin_bulk_copy(P&& to_place, Q&& from_place, int bytes, Barrier* full) {
+  const auto to = to_place + 0;
+  const auto from = from_place + 0;
+  if ((uintptr_t)to.p % 16 || (uintptr_t)from.p % 16 || bytes % 16 || bytes <= 0)
+    fault("misaligned: a bulk copy of %d bytes to element %lld of %s", bytes, place(to.r, to.p), to.r->name);
+  const Flight f = {to.r, from.r, (char*)to.p, (char*)from.p, bytes, 0, full};
+  if (to.r->root) take(to.r);
+  for (int at = 0; at < bytes; at += to.r->bytes) {
+    Cell& c = target(f, at);
+    if (c.coming) fault("copies to element %lld of %s, where a copy is on its way", place(to.r, f.to + at), to.r->name);
+    if (c.uses > seen[current][full->pair->id])
+      fault("copies to element %lld of %s, which may still be read", place(to.r, f.to + at), to.r->name);
+    c.write = now(), c.coming = !at_once(), c.full = full->id + 1, c.fill = full->over + 1;
+  }
+  full->bytes += bytes;
+  if (!at_once()) return push(bulk_flights, f);
+  arrive(f);
+  full->bytes -= bytes;
+}
+static void commit_bulk_copies(Barrier* full) { --full->missing, check_phase(full); }
+static void wait_barrier(int line, Barrier* b, int phase) {
+  fibers[current].waits = "mbarrier", fibers[current].line = line;
+  while ((b->over & 1) == phase) leave();
+  fibers[current].waits = 0;
+  ++progress;
+  seen[current][b->id] = b->over;
+}
+static void release_slot(int line, Barrier* empty) {
+  warp_barrier(line);
+  if (current % kWarp) return;
+  ++arrivals[current / kWarp][empty->id];
+  --empty->missing, check_phase(empty);
+}
+template <int N>
+struct Barriers {
+  Barrier all[N];
+  explicit Barriers(const char* name) {
+    if (barriers_made + N > kMaxBarriers) fault("%s: more than %d mbarriers", name, kMaxBarriers);
+    for (int k = 0; k < N; ++k) {
+      all[k] = Barrier{0, 0, 0, 0, (uint16_t)barriers_made, k < N / 2 ? &all[k + N / 2] : &all[k]};
+      all_barriers[barriers_made++] = &all[k];
+    }
+  }
+  Barrier* operator+(long long k) {
+    if (k < 0 || k >= N) fault("mbarrier %lld of %d", k, N);
+    return &all[k];
+  }
+};
+template <int N>
+static void ready_barriers(int line, Barriers<N>& b, int slots, int warps) {
+  if (current % kernel.block_threads == 0)
+    for (int k = 0; k < N; ++k) b.all[k].expected = b.all[k].missing = k < slots ? 1 : warps;
+  barrier(line);
+}
+static void forget_copies(int threads) {
+  for (int k = 0; k < barriers_made; ++k) {
+    Barrier& b = *all_barriers[k];
+    b.expected = b.missing = b.bytes = b.over = 0;
+  }
+  if (barriers_made) memset(seen, 0, threads * sizeof seen[0]), memset(arrivals, 0, sizeof arrivals);
+  for (int k = 0; k < threads; ++k) own_flights[k].begin = own_flights[k].end = groups[k] = 0;
+  for (Region* r = shared_regions; r; r = r->next) r->owner = 0, r->last = Stamp{};
+}
+
 // ---- running launches
 
 static void run_block() {
@@ -349,6 +525,7 @@ static void run_block() {
   cluster_meeting = Meeting{};
   memset(warps, 0, sizeof warps);
   for (Region* r = shared_regions; r; r = r->next) empty(r);
+  forget_copies(kernel.threads);
   const int n = alive = kernel.threads;
   static int turn[kMaxThreads];
   for (int k = 0; k < n; ++k) {
@@ -356,8 +533,8 @@ static void run_block() {
     fibers[k].stack_pointer = prepared(stacks + (size_t)k * kStackBytes, run_thread);
     turn[k] = order_kind == kReverse ? n - 1 - k : k;
   }
-  for (int round = 0, seen = -1; alive; ++round) {
-    uint64_t starved = order_kind == kRandom && round % 8 == 0 && seen != progress ? random_bits() : 0;
+  for (int round = 0, last_progress = -1; alive; ++round) {
+    uint64_t starved = order_kind == kRandom && round % 8 == 0 && last_progress != progress ? random_bits() : 0;
     if (order_kind == kRandom)
       for (int k = n - 1; k > 0; --k) {
         const int other = (int)(random_bits() % (k + 1)), t = turn[k];
@@ -369,15 +546,18 @@ static void run_block() {
       Fiber& f = fibers[current];
       if (!f.done && !(starved >> current / kWarp % 64 & 1)) host_switch(&scheduler, f.stack_pointer);
     }
-    if (progress == before && !starved) {
+    if (progress == before && !starved && bulk_flights.begin < bulk_flights.end) {
+      arrive_in_bulk(bulk_flights.items[bulk_flights.begin++]);
+    } else if (progress == before && !starved) {
       int waiting = 0;
       for (int k = n - 1; k >= 0; --k)
         if (!fibers[k].done) ++waiting, current = k;
       const Fiber& f = fibers[current];
       fault("deadlock: %d threads wait at the %s of line %d, and %d have ended", waiting, f.waits, f.line, n - waiting);
     }
-    seen = before;
+    last_progress = before;
   }
+  if (bulk_flights.begin < bulk_flights.end) fault("a bulk copy is on its way when the block has ended");
 }
 
 static void launch(const Kernel& k, void* with) {
@@ -460,6 +640,15 @@ static View<T> parameter(void* views, int k) {
 #define cluster_wait() host::cluster_begun(__LINE__)
 #define cluster_arrive()
 #define after_earlier_kernels()
+#define ready_barriers(b, slots, warps) host::ready_barriers(__LINE__, b, slots, warps)
+#define begin_bulk_copy host::begin_bulk_copy
+#define commit_bulk_copies host::commit_bulk_copies
+#define wait_barrier(b, phase) host::wait_barrier(__LINE__, b, phase)
+#define release_slot(b) host::release_slot(__LINE__, b)
+#define commit_copies() ++host::groups[host::current]
+using host::begin_copy;
+template <int pending>
+static void wait_copies() { host::wait_copies(pending); }
 #define __shfl_xor_sync(lanes, value, mask) host::shuffle_xor(__LINE__, value, mask)
 static struct {
   struct {

@@ -14,6 +14,7 @@ from codegen.passes.predicates import choose_widths, decide_predicates
 from codegen.passes.scalars import promote_scalars
 from codegen.passes.share import share_terms
 from codegen.passes.simplify import simplify
+from codegen.passes.stages import choose_stages
 from codegen.passes.state import PartPlan, Pass, State
 from codegen.passes.statements import lower_statements
 from codegen.passes.unroll import unroll
@@ -36,6 +37,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("predicates", decide_predicates),
     Pass("widths", choose_widths),
     Pass("hints", choose_hints),
+    Pass("stages", choose_stages),
     Pass("statements", lower_statements),
     Pass("barriers", place_barriers),
     Pass("unroll", unroll),
@@ -48,6 +50,7 @@ PASSES: tuple[Pass, ...] = (
 CONSUMES: dict[str, tuple[str, ...]] = {
     "layouts": ("WORK", "TILE", "REDUCE"),
     "hints": ("STORE",),
+    "stages": ("STAGE",),
 }
 """Schedule keys that each pass reads; the tile of every axis is already in the tile program."""
 

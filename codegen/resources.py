@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ir.dtype import DTYPES
-from ir.kernel import KernelProgram, Shared, walk
+from ir.kernel import MBARRIER_BYTES, KernelProgram, Ring, Shared, shared_bytes, walk
 from ir.machine import Machine
 
 REGISTER_UNIT = 256  # registers are given to a warp in units of this many
@@ -74,13 +73,18 @@ def dynamic_shared_bytes(kernel: KernelProgram) -> int:
     return end if end > STATIC_SHARED_BYTES else 0
 
 
+def barrier_offset(ring: Ring) -> int:
+    """Bytes from the begin of a bulk ring to its mbarriers, which stand behind its slots."""
+    return shared_bytes(ring) - 2 * MBARRIER_BYTES * ring.slots
+
+
 def _shared_layout(kernel: KernelProgram) -> tuple[dict[str, int], int]:
     offsets, end = {}, 0
     for s in walk(kernel.body):
-        if isinstance(s, Shared):
+        if isinstance(s, Shared | Ring):
             end += -end % SHARED_ALIGNMENT_BYTES
             offsets[s.name] = end
-            end += s.size * DTYPES[s.dtype].bytes
+            end += shared_bytes(s)
     return offsets, end
 
 

@@ -13,7 +13,10 @@ from ir.schedule import Schedule, schedule
 
 @dataclass(frozen=True)
 class Point:
-    """A choice of the space: threads, the tile of each axis over 1, one vector, how folds go, a cluster's blocks, hints."""
+    """A choice of the space: threads, the tile of each axis over 1, one vector, how folds go, a cluster's blocks, hints.
+
+    `stage` is how loads go through shared memory, if they do.
+    """
 
     threads: int
     tiles: tuple[tuple[str, int], ...]
@@ -23,6 +26,7 @@ class Point:
     pieces: int = 1
     cluster: int = 1
     store: str = ""
+    stage: str = ""
 
     def line(self) -> Schedule:
         """The canonical line."""
@@ -34,6 +38,7 @@ class Point:
         fields = {"WORK": work} | ({"TILE": ",".join(listed)} if listed else {})
         words = [self.reduce] if self.reduce != "block" else []
         words += [f"split{self.pieces}"] if self.pieces > 1 else []
+        fields |= {"STAGE": self.stage} if self.stage else {}
         fields |= ({"REDUCE": "+".join(words)} if words else {}) | ({"STORE": self.store} if self.store else {})
         return schedule(**fields)
 
@@ -56,7 +61,8 @@ def point(line: Schedule) -> Point:
         raise IRError(f"TILE: {vectors[0][0]} and {vectors[1][0]} both have a vector")
     tiles = tuple(sorted((a, n) for a, (n, _) in listed.items() if n > 1))
     axis, vector = vectors[0] if vectors else ("", 1)
-    return Point(threads(line), tiles, axis, vector, folding(line), pieces(line), cluster(line), line.get("STORE"))
+    words = line.get("STORE"), line.get("STAGE")
+    return Point(threads(line), tiles, axis, vector, folding(line), pieces(line), cluster(line), *words)
 
 
 def apart(line: str, other: str) -> float:

@@ -19,22 +19,28 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import permutations
+from itertools import islice, permutations, product
 
-from extract.parts import counted
 from extract.points import Point, apart, point
 from extract.roles import cluster, is_fallback, listed_tiles, padded, pieces, threads, tile_axis
-from extract.splits import Piece, shared, split, split_axis, split_counts, streamed
+from extract.splits import split_axis, split_counts, streamed
+from extract.staging import unstaged
+from extract.subject import Subject
 from extract.tile_cost import FOLD_THREADS, PartCost
 from extract.tiles import Choice, Tiles
+from extract.tiling import tile_program
 from ir.loop import Buffer, KernelForm
 from ir.machine import Machine
 from ir.node import IRError
-from ir.schedule import Schedule, parse_schedule, schedule
+from ir.schedule import Schedule, parse_schedule, schedule, staging
 
-KEYS = ("WORK", "TILE", "REDUCE", "STORE")
+KEYS = ("WORK", "TILE", "REDUCE", "STAGE", "STORE")
 FOLDING = ("block", *FOLD_THREADS)
 STORES = ("", "plain", "stream")
+STAGES = ("shared+async/d3", "shared", "shared+bulk"), ("async/d3", "async/d4", "bulk/d3", "bulk/d4")
+"""The ways through shared memory that are listed, of which those in a row go well with the same tiles."""
+STAGED_THREADS, STAGED_VECTORS = (256, 512, 1024), (1, 2, 4)
+"""Threads of a block, and vectors of a thread and step, where loads go through shared memory."""
 HINTED_LINES = 3
 """The best lines, of which the space also has those with the other cache hints."""
 LANES = 32
@@ -91,39 +97,13 @@ class Space:
         return tuple(sorted(self.lines, key=lambda s: apart(str(s), line))[:count])
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A kernel with what its schedules depend on."""
-
-    kernel: KernelForm
-    buffers: tuple[Buffer, ...]
-    axes: Mapping[str, int]
-    machine: Machine
-
-    def pieces(self, count: int, cluster: int = 1) -> tuple[Piece, ...]:
-        """The kernels that a line with so many pieces launches; raises where nothing can be split.
-
-        Where blocks work in clusters, there are as many pieces, and one kernel.
-        """
-        if count == 1:
-            return (Piece(counted(self.kernel, self.axes), self.buffers, self.axes),)
-        axis = split_axis(self.kernel, self.buffers, self.axes)
-        if axis is None:
-            raise IRError(f"REDUCE=split{count}: the kernel sweeps over no axis that can be split")
-        if cluster == 1:
-            return split(self.kernel, self.buffers, self.axes, axis, count)
-        if cluster != count:
-            raise IRError(f"REDUCE=split{count}: a cluster of {cluster} blocks takes as many pieces")
-        return (shared(self.kernel, self.buffers, self.axes, axis, count)[0],)
-
-
 class Rules:
     """What makes a line legal for the first of the kernels that it launches, and what all of them cost."""
 
     def __init__(self, subject: Subject, count: int = 1, cluster: int = 1) -> None:
         self.subject, self.pieces = subject, count
         first, *self.later = subject.pieces(count, cluster)
-        self.axes = first.axes
+        self.axes, self.first = first.axes, first
         self.blocks_axis = next(iter(first.axes.keys() - subject.axes.keys()), "")
         self.parts = tuple(PartCost(p, first.buffers, first.axes, subject.machine) for p in first.kernel.parts)
 
@@ -186,14 +166,27 @@ class Rules:
                 raise IRError(
                     f"TILE: a thread's tiles take {part.words(tiles)} register words, at most {part.most_words(tiles)} fit"
                 )
+        reason = self.unstaged(p)
+        if reason is not None:
+            raise IRError(f"STAGE={p.stage}: {reason}")
         return p.line()
+
+    def unstaged(self, p: Point) -> str | None:
+        """Why loads cannot go through shared memory as the point has it, or None where they can or need not."""
+        wish = staging(p.line())
+        if wish is None:
+            return None
+        line = replace(p, pieces=1).line()
+        program = tile_program(self.first.kernel, self.first.buffers, self.axes, line)
+        return unstaged(program, [self.tiles(part, p) for part in self.parts], wish, self.subject.machine)
 
     def tiles(self, part: PartCost, p: Point) -> Tiles:
         """The tiles of a part; raises where a tile is illegal."""
         sizes = dict(p.tiles)
         axes = {a: tile_axis(a, self.axes[a], sizes.get(a, 1), part.roles) for a in part.roles.order}
         vector, along = (p.vector, p.vector_axis) if p.vector_axis in axes else (1, None)
-        return part.tiles(axes, Choice(p.threads, vector, along, p.reduce, p.cluster, p.cluster == p.pieces > 1))
+        apart, stage = p.cluster == p.pieces > 1, staging(p.line()) if p.stage else None
+        return part.tiles(axes, Choice(p.threads, vector, along, p.reduce, p.cluster, apart, stage))
 
     def us(self, p: Point) -> float:
         """The modelled time; infinite where the point is not legal."""
@@ -203,7 +196,7 @@ class Rules:
             if part.words(tiles) > part.most_words(tiles):
                 return math.inf
             total += part.us(tiles)
-            blocks += _blocks(part, tiles) * p.cluster
+            blocks += tiles.count(part.roles.grid) * p.cluster
         usual = USUAL_THREADS if blocks > self.subject.machine.sms else ALONE_THREADS
         return total * (1 + UNUSUAL * abs(math.log2(p.threads / usual)) + APART * bool(self.later))
 
@@ -216,7 +209,7 @@ class Rules:
 
     def blocks(self, p: Point) -> int:
         """Blocks of the first launch."""
-        return sum(_blocks(part, self.tiles(part, p)) for part in self.parts)
+        return sum(self.tiles(part, p).count(part.roles.grid) for part in self.parts)
 
     def most_tile(self, axis: str) -> int:
         """The largest tile of an axis: its extent where it is swept at once, a power of two where blocks number it."""
@@ -248,10 +241,6 @@ class Rules:
         return {n for n in found if p.threads // 2 < n < 2 * p.threads}
 
 
-def _blocks(part: PartCost, tiles: Tiles) -> int:
-    return math.prod(tiles.axes[a].tiles for a in part.roles.grid)
-
-
 def space(
     kernel: KernelForm,
     buffers: Sequence[Buffer],
@@ -266,8 +255,11 @@ def space(
     best = _ranked(priced, whole.sweeps)[0]
     if priced[best] > whole.least_us + WORTH_A_LAUNCH * machine.launch_us:
         priced |= _split_points(subject, whole.blocks(best)) | _shared_points(subject)
-    legal = [p for p, us in priced.items() if us < math.inf]
-    lines = {p.line(): priced[p] for p in _ranked({p: priced[p] for p in legal}, whole.sweeps)[:most]}
+    staged = _staged_points(whole)
+    priced |= staged
+    legal = {p: us for p, us in priced.items() if us < math.inf}
+    listed = {*_ranked(legal, whole.sweeps)[:most], *staged}
+    lines = {p.line(): priced[p] for p in _ranked({p: legal[p] for p in listed}, whole.sweeps)}
     lines |= {best.line(): priced[best]} if priced[best] < math.inf else {}
     lines = _with_hints(lines, subject)
     return Space((*lines, fallback_schedule(kernel)), tuple(lines.values()), subject)
@@ -311,6 +303,25 @@ def _shared_points(subject: Subject) -> dict[Point, float]:
                 found |= _at_once(Rules(subject, size, size), axis, size)
             except IRError:  # some part has no such pieces, or no tile of one
                 continue
+    return found
+
+
+def _staged_points(rules: Rules) -> dict[Point, float]:
+    """The best point of each way in which loads of a long sweep go through shared memory, with their times."""
+    swept = [a for part in rules.parts for a in part.roles.order if a in part.roles.swept - part.roles.serial]
+    axis = max(swept, key=lambda a: rules.axes[a], default=None)
+    if axis is None:
+        return {}
+    widest = max(part.widest_vector(axis) for part in rules.parts if axis in part.roles.order)
+    tiles = [(n, n * vectors * widest) for n, vectors in product(STAGED_THREADS, STAGED_VECTORS)]
+    starts = [Point(n, ((axis, t),)).with_vector(axis, widest) for n, t in tiles if 2 * t <= rules.axes[axis]]
+    found: dict[Point, float] = {}
+    for first, *others in STAGES:
+        best = {p: rules.us(p) for p in (replace(s, stage=first) for s in starts)}
+        near = sorted((p for p in best if best[p] < math.inf), key=lambda p: (best[p], str(p)))
+        for stage in (first, *others):
+            legal = (p for p in (replace(p, stage=stage) for p in near) if rules.unstaged(p) is None)
+            found |= {p: rules.us(p) for p in islice(legal, 1)}
     return found
 
 

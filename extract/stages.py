@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from extract.points import point
 from extract.roles import cluster, is_fallback, pieces
-from extract.spaces import Subject, whole_schedule
+from extract.spaces import whole_schedule
+from extract.subject import Subject
 from ir.loop import Buffer, KernelForm
 from ir.machine import Machine
 from ir.schedule import Schedule

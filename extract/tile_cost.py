@@ -9,6 +9,7 @@ from functools import cached_property
 
 from extract.facts import passes, swept
 from extract.roles import Roles, roles, strides
+from extract.sweep_cost import SweepCost
 from extract.tiles import VECTOR_BYTES, Access, Choice, Tiles
 from extract.warps import LINE_BYTES, SECTOR_BYTES, Digits, Request, conflicts, dealt, request
 from ir import term as T
@@ -45,12 +46,16 @@ AGAIN_A_WORD = 4
 """Elements of a packed row that are computed again and written for each register word that this takes."""
 LEAST_PACKED = 64
 """Elements of a 16-bit value in one thread from which on it stays packed (`codegen.packed`)."""
+STAGED = 0.09
+"""The share by which memory gets slower where loads go through shared memory on their way to registers."""
+RESERVED_BYTES = 1024
+"""Shared memory of a block that the system keeps for itself."""
 WORDS_A_VALUE = 1.3
 WORDS_A_QUOTIENT = 0.5
 """Register words for each element of the widest tile that is computed, and more for each division of such elements."""
 
 
-class PartCost:
+class PartCost(SweepCost):
     """What the model reads from a part, once; `us` prices tile sizes."""
 
     def __init__(self, part: Part, buffers: Sequence[Buffer], axes: Mapping[str, int], machine: Machine) -> None:
@@ -199,7 +204,8 @@ class PartCost:
         """Blocks that a multiprocessor holds at a time."""
         m, block = self.machine, c.choice.block
         warps = resident_warps(m.registers_per_sm, -(-(self.words(c) + KEPT_WORDS) // 8) * 8)
-        return max(1, min(m.threads_per_sm // block, warps * LANES // block, 32))
+        most = m.smem_bytes_per_sm // (self.shared_bytes(c) + RESERVED_BYTES) if c.choice.staging else 32
+        return max(1, min(m.threads_per_sm // block, warps * LANES // block, most, 32))
 
     def us(self, c: Tiles) -> float:
         """The modelled time: traffic, instructions and latency, which hide behind one another as blocks share a place."""
@@ -225,11 +231,12 @@ class PartCost:
         issue = blocks * c.choice.threads / (m.f32_flops_per_s / 2) / busy * 1e6
         issue *= max(1.0, ISSUE_WARPS / (together * c.choice.block / LANES))
         computing = rates.instruction_us * (instructions + exchange)
-        latency = rates.step_us * chain + exchange_us + computing
+        latency = rates.step_us * self.waits(c) + exchange_us + computing
         widest = max(self.work, key=c.elements, default=frozenset[str]())
         idle = math.log2(c.choice.threads * c.held(widest) / c.elements(widest))
         moved = max(memory / m.copy_bytes_per_s, traffic / m.l2_bytes_per_s) * 1e6 * (1 + rates.idle * idle)
         moved /= min(1.0, rates.alone * share)
+        moved *= 1 + STAGED * (c.choice.staging is not None)
         order = min(rates.most_overlap, rates.overlap * max(1.0, min(resident, share)) ** rates.overlap_growth)
         instructions += exchange * (1 - 1 / waves)
         last = latency - computing * (1 - 1 / chain)
@@ -248,7 +255,7 @@ class PartCost:
         memory, traffic = defaultdict[object, float](float), defaultdict[object, float](float)
         for n, access in enumerate(self.accesses):
             loads = n < len(self.loads)
-            sweeps = self.loaded(n, c) if loads else 1
+            sweeps = self.fetched(n, c) if loads else 1
             steps, held = c.steps(access.axes) * sweeps, c.held(access.axes)
             touched = self.request(access, c, loads)
             once = blocks * c.steps(access.axes) * c.elements(access.axes) * access.element_bytes * touched.waste
@@ -263,6 +270,10 @@ class PartCost:
             memory[place] = max(memory[place], moved)
             accesses = rates.access * -(-held // self.width(access, c))
             accesses += rates.line * touched.spare_lines * -(-held // self.run(access, c))
+            if loads and self.staged(n, c):  # what is stored in shared memory is read from there
+                instructions += (
+                    c.steps(access.axes) * self.loaded(n, c) * rates.access * -(-held // self.width(access, c))
+                )
             instructions += steps * (accesses + rates.widened * held * (access.element_bytes == 2))
         return sum(memory.values()), sum(traffic.values()), instructions
 
@@ -322,21 +333,6 @@ class PartCost:
             elif sharing > 1:
                 us += steps * rates.exchange_lanes_us
         return instructions, us
-
-    def loaded(self, n: int, c: Tiles) -> int:
-        """How many sweeps load what the n-th load does."""
-        (folded, written), axes = self.use[n], self.loads[n].axes
-        for_results = any(c.axes[a].role == "stream" for a in axes & self.roles.written)
-        return max(1, self.repeats(axes, c) - (for_results and not written)) if folded else 1
-
-    def repeats(self, axes: frozenset[str], c: Tiles) -> int:
-        """How many sweeps use a value over these axes again, where one of them is streamed."""
-        return max((self.sweeps[a] for a in axes if c.axes[a].role == "stream"), default=1)
-
-    def chain(self, c: Tiles) -> int:
-        """Steps of streams that follow one another in a block, and one for what is outside of them."""
-        streams = [a for a in c.axes.values() if a.role == "stream"]
-        return 1 + math.prod(a.tiles for a in streams) * max((self.sweeps[a.name] for a in streams), default=0)
 
     def run_bytes(self, access: Access, c: Tiles) -> int:
         """Bytes of a tile that lie side by side."""

@@ -10,6 +10,7 @@ from functools import cached_property
 from extract.warps import Digits
 from ir.dtype import DTYPES
 from ir.loop import Buffer
+from ir.schedule import Staging
 from ir.tile import TileAxis
 
 VECTOR_BYTES = 16
@@ -46,7 +47,8 @@ class Access:
 class Choice:
     """Threads of a block, elements a thread holds side by side along an axis, how folds go, blocks of a cluster.
 
-    Blocks that stand `apart` have an axis to themselves, which numbers them.
+    Blocks that stand `apart` have an axis to themselves, which numbers them. `staging` is how loads go through shared
+    memory, if they do.
     """
 
     block: int
@@ -55,6 +57,7 @@ class Choice:
     reduce: str = "block"
     cluster: int = 1
     apart: bool = False
+    staging: Staging | None = None
 
     @property
     def threads(self) -> int:
@@ -84,6 +87,10 @@ class Tiles:
     def elements(self, axes: Iterable[str]) -> int:
         """Positions of one tile over the axes, without those past an extent."""
         return math.prod([max(1, min(self.axes[a].tile, self.axes[a].extent)) for a in axes])
+
+    def count(self, axes: Iterable[str]) -> int:
+        """Tiles that cover the axes."""
+        return math.prod(self.axes[a].tiles for a in axes)
 
     def held(self, axes: frozenset[str]) -> int:
         """Elements of such a tile in one thread."""

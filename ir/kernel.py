@@ -18,12 +18,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import get_args
 
-from ir.dtype import DType
+from ir.dtype import DTYPES, DType
 from ir.loop import Buffer
 from ir.node import IRError
 from ir.term import Term, Var
 
 BLOCK, THREAD = Var("block", "i32", ()), Var("thread", "i32", ())
+BULK_BYTES = 16
+"""Of which the places and sizes of bulk copies are multiples."""
+MBARRIER_BYTES = 8
+COPY_BYTES = (4, 8, 16)
+"""Sizes of a thread's own copies."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,10 @@ class Shared:
 
 @dataclass(frozen=True)
 class LoadShared:
-    """array[index ..+width) = shared[offset ..+width), where `pred`, else `other`."""
+    """array[index ..+width) = shared[offset ..+width), where `pred`, else `other`.
+
+    Of a ring, `slot` is the one that is read.
+    """
 
     array: str
     index: Term
@@ -134,6 +142,7 @@ class LoadShared:
     width: int
     pred: Term | None = None
     other: Term | None = None
+    slot: Term | None = None
 
 
 @dataclass(frozen=True)
@@ -172,6 +181,106 @@ class Barrier:
     scope: str = "block"
 
 
+# ---- copies that threads do not wait for at once
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Shared memory of `slots` slots of `size` elements, which copies fill while threads do something else.
+
+    A slot is copied into, committed, waited for, read, and released, and only then copied into again. The copies of a
+    `bulk` ring are those of one thread for all: each slot has two mbarriers, `full` for its copies and `empty` for its
+    releases, one of each warp; they are ready, and the ring is known to all threads, after this statement. In another
+    ring each thread reads what it copied itself, so that only its own groups of copies are waited for.
+    """
+
+    name: str
+    dtype: DType
+    size: int
+    slots: int
+    bulk: bool = False
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Begin ring[slot][offset ..+width) = buffer at element `start` ..+width, where `pred`, else zeros (`cp.async`).
+
+    A run is of 4, 8 or 16 bytes, and aligned to as many.
+    """
+
+    ring: str
+    slot: Term
+    offset: Term
+    buffer: str
+    start: Term
+    width: int
+    pred: Term | None = None
+
+
+@dataclass(frozen=True)
+class BulkCopy:
+    """Begin ring[slot][offset ..+count) = buffer at element `start` ..+count, by one thread (`cp.async.bulk`).
+
+    Both places and the size are multiples of 16 bytes (PTX ISA 9.7.9.25.4); what lies behind the run keeps its value.
+    """
+
+    ring: str
+    slot: Term
+    offset: Term
+    buffer: str
+    start: Term
+    count: Term
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The thread's copies since its last commit are one group; of a bulk `ring`, all copies into `slot` have begun."""
+
+    ring: str | None = None
+    slot: Term | None = None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Until all groups of the thread's copies but the last `pending` ones have arrived."""
+
+    pending: int
+
+
+@dataclass(frozen=True)
+class WaitSlot:
+    """Until a phase of an mbarrier of a bulk ring is over: its copies are there (`full`), or its readers done (`empty`).
+
+    The n-th use of a slot, from 0, is over with the n-th phase, of the parity `phase`.
+    """
+
+    ring: str
+    side: str
+    slot: Term
+    phase: Term
+
+
+@dataclass(frozen=True)
+class Release:
+    """This thread reads no more of the slot: an arrival of each warp at a bulk ring, else nothing but the promise."""
+
+    ring: str
+    slot: Term
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A shared array of `size` elements in the first bytes of the shared array or ring `of`, which nothing uses any more.
+
+    A block barrier stands between the last use of the one and the first use of the other.
+    """
+
+    name: str
+    dtype: DType
+    size: int
+    of: str
+
+
 Statement = (
     Let
     | Array
@@ -186,7 +295,17 @@ Statement = (
     | StoreShared
     | Shuffle
     | Barrier
+    | Ring
+    | Copy
+    | BulkCopy
+    | Commit
+    | Wait
+    | WaitSlot
+    | Release
+    | Alias
 )
+Named = Let | Array | Shared | Ring | Alias | For
+"""Statements that give a name to something."""
 
 
 @dataclass(frozen=True)
@@ -227,6 +346,35 @@ def walk(body: tuple[Statement, ...]) -> Iterator[Statement]:
         yield s
         if isinstance(s, For | If):
             yield from walk(s.body)
+
+
+def shared_bytes(s: Shared | Ring | Alias) -> int:
+    """Bytes of shared memory that a declaration names, with two mbarriers for each slot of a bulk ring."""
+    match s:
+        case Ring(_, dtype, size, slots, bulk):
+            own = -(-slots * size * DTYPES[dtype].bytes // BULK_BYTES) * BULK_BYTES
+            return own + (2 * MBARRIER_BYTES * slots if bulk else 0)
+        case Shared(_, dtype, size) | Alias(_, dtype, size):
+            return size * DTYPES[dtype].bytes
+
+
+def shared_uses(s: Statement) -> set[str]:
+    """The shared memory that a statement accesses, or waits for, with its body."""
+    out = set[str]()
+    for k in walk((s,)):
+        match k:
+            case (
+                LoadShared(_, _, name)
+                | StoreShared(name)
+                | Copy(name)
+                | BulkCopy(name)
+                | WaitSlot(name)
+                | Release(name)
+            ):
+                out.add(name)
+            case Commit(str(name)):
+                out.add(name)
+    return out
 
 
 _TERM_FIELDS = {kind: tuple(f.name for f in fields(kind) if "Term" in str(f.type)) for kind in get_args(Statement)}

@@ -11,21 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from ir import kernel as K
 from ir import meaning
 from ir import term as T
-from ir.dtype import DTYPES, Array, DType, is_float, numpy_type
+from ir.dtype import DTYPES, Array, numpy_type
+from ir.kernel_copies import EVERYWHERE, Bools, Copies, Ints, SharedMemory, undefined
 from ir.layout import LANES
 from ir.loop import Buffer
 from ir.node import IRError
 from ir.ops import BINARY
 from ir.term import Term
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-EVERYWHERE = -2
 CHUNK = 1 << 18
 """Threads that run in one lockstep."""
 
@@ -37,7 +34,7 @@ def reach(b: Buffer) -> int:
 
 def to_flat(b: Buffer, values: Array) -> Array:
     """The storage of a buffer, from its start, that holds `values`; the gaps are undefined."""
-    flat = np.full(b.offset + reach(b), _undefined(b.dtype), numpy_type(b.dtype))
+    flat = np.full(b.offset + reach(b), undefined(b.dtype), numpy_type(b.dtype))
     _logical(b, flat)[...] = values
     return flat
 
@@ -52,15 +49,11 @@ def _logical(b: Buffer, flat: Array) -> Array:
     return np.lib.stride_tricks.as_strided(flat[b.offset :], b.shape, [s * item for s in b.strides])
 
 
-def _undefined(dtype: DType) -> float | int:
-    return np.nan if is_float(dtype) else 1 if dtype == "bool" else 0x5B
-
-
 def run_kernel(program: K.KernelProgram, buffers: Mapping[str, Array]) -> dict[str, Array]:
     """The flat contents of every buffer after the kernel, given flat contents before; those not given start undefined."""
     memory: dict[str, _Global] = {}
     for b in program.buffers:
-        values = buffers.get(b.name, np.full(b.offset + reach(b), _undefined(b.dtype)))
+        values = buffers.get(b.name, np.full(b.offset + reach(b), undefined(b.dtype)))
         if values.shape != (b.offset + reach(b),):
             raise IRError(f"{program.name}: {b.name} needs {b.offset + reach(b)} elements, not {values.shape}")
         memory[b.name] = _Global(b, values.astype(numpy_type(b.dtype)))
@@ -89,45 +82,6 @@ class _Global:
 
 
 @dataclass
-class _Shared:
-    """A shared array of every cluster: values, whether defined, and who touched each element since the last barrier.
-
-    The copies of a cluster's blocks are one: `copy` is the block that alone has the value of an element, or EVERYWHERE.
-    """
-
-    values: Array
-    defined: Bools
-    copy: Ints
-    writer: Ints
-    first_reader: Ints
-    last_reader: Ints
-
-    @staticmethod
-    def of(s: K.Shared, blocks: int) -> _Shared:
-        shape = (blocks, s.size)
-        values = np.full(shape, _undefined(s.dtype), numpy_type(s.dtype))
-        none = [np.full(shape, -1, np.int64) for _ in range(4)]
-        out = _Shared(values, np.zeros(shape, np.bool_), *none)
-        out.first_reader[...] = np.iinfo(np.int64).max
-        return out
-
-    def settle(self, clusters: Ints, threads: int) -> None:
-        """A barrier of runs of so many threads in these clusters: it orders accesses that all lie in one run."""
-        never = np.iinfo(np.int64).max
-        run = [np.where(np.isin(a, (-1, never)), -1, a // threads) for a in self.touches]
-        alone = np.isin(np.arange(len(self.values)), clusters)[:, None] & np.logical_and.reduce(
-            [(a == b) | (a < 0) | (b < 0) for a in run for b in run]
-        )
-        self.writer[alone] = self.last_reader[alone] = -1
-        self.first_reader[alone] = never
-
-    @property
-    def touches(self) -> tuple[Ints, Ints, Ints]:
-        """The threads that touched each element."""
-        return self.writer, self.first_reader, self.last_reader
-
-
-@dataclass
 class _Registers:
     values: Array
     defined: Bools
@@ -143,7 +97,9 @@ class _Run:
     blocks: int
     scalars: dict[str, Array] = field(default_factory=dict)
     arrays: dict[str, _Registers] = field(default_factory=dict)
-    shared: dict[str, _Shared] = field(default_factory=dict)
+    shared: dict[str, SharedMemory] = field(default_factory=dict)
+    rings: dict[str, K.Ring] = field(default_factory=dict)
+    copies: Copies = field(default_factory=Copies)
 
     def __post_init__(self) -> None:
         threads = self.program.threads
@@ -210,10 +166,15 @@ class _Run:
                 case K.Let(name, value):
                     self.scalars[name] = self.value(value, mask).copy()
                 case K.Array(name, dtype, size):
-                    values = np.full((size, self.count), _undefined(dtype), numpy_type(dtype))
+                    values = np.full((size, self.count), undefined(dtype), numpy_type(dtype))
                     self.arrays[name] = _Registers(values, np.zeros(values.shape, np.bool_))
-                case K.Shared():
-                    self.shared.setdefault(s.name, _Shared.of(s, self.blocks))
+                case K.Shared(name, dtype, size):
+                    self.shared.setdefault(name, SharedMemory.of(dtype, size, self.blocks))
+                case K.Alias():
+                    self.alias(s)
+                case K.Ring(name, dtype, size, slots):
+                    self.rings[name] = s
+                    self.shared.setdefault(name, SharedMemory.of(dtype, size * slots, self.blocks))
                 case K.Assign(array, index, value):
                     self.write(array, self.constant(index, mask), self.value(value, mask)[None], mask)
                 case K.Pairwise():
@@ -232,6 +193,8 @@ class _Run:
                     self.shuffle(s, mask)
                 case K.Barrier():
                     self.barrier(s, mask)
+                case _:
+                    self.staging(s, mask)
 
     def pairwise(self, s: K.Pairwise, mask: Bools | None) -> None:
         index = self.constant(s.index, mask)
@@ -247,6 +210,8 @@ class _Run:
         on = self.under(s.pred, mask)
         default = 0 if s.other is None else self.value(s.other, mask)
         offset = self.value(s.offset, mask)[on].astype(np.int64)
+        if isinstance(s, K.LoadShared) and s.slot is not None:
+            offset = self.in_slot(s.shared, offset, s.width) + self.slot(s.shared, s.slot, mask).start
         fetch = self.from_global if isinstance(s, K.LoadGlobal) else self.from_shared
         source = s.buffer if isinstance(s, K.LoadGlobal) else s.shared
         found = fetch(source, offset, s.width, on)
@@ -270,6 +235,8 @@ class _Run:
         out = []
         for k in range(width):
             at = (block, offset + k)
+            if array.coming[at].any():
+                raise IRError(f"{name}: a slot is read before the copy into it is waited for")
             if not array.defined[at].all():
                 raise IRError(f"{name}: a slot is read before it is set")
             if ((array.writer[at] >= 0) & (array.writer[at] != me)).any():
@@ -281,7 +248,7 @@ class _Run:
             out.append(array.values[at])
         return np.stack(out)
 
-    def slots(self, name: str, offset: Ints, width: int, on: Bools) -> tuple[_Shared, tuple[Ints, Ints]]:
+    def slots(self, name: str, offset: Ints, width: int, on: Bools) -> tuple[SharedMemory, tuple[Ints, Ints]]:
         if name not in self.shared:
             raise IRError(f"{name} is no declared shared array")
         array = self.shared[name]
@@ -324,6 +291,85 @@ class _Run:
             if (read | ((array.writer[at] >= 0) & (array.writer[at] != me))).any():
                 raise IRError(f"{name}: a slot is written in the segment in which another thread uses it")
             array.values[at], array.defined[at], array.writer[at], array.copy[at] = row, True, me, array_copy
+
+    # ---- rings
+
+    def alias(self, s: K.Alias) -> None:
+        """Memory of its own serves as well, as long as what lay there before is used no more."""
+        old = self.shared[s.of]
+        if (old.last_reader >= 0).any() or (old.writer >= 0).any() or old.coming.any():
+            raise IRError(f"{s.name}: {s.of}, whose memory it takes, is still in use")
+        old.renamed()
+        self.shared.setdefault(s.name, SharedMemory.of(s.dtype, s.size, self.blocks))
+
+    def slot(self, ring: str, slot: Term, mask: Bools | None) -> slice:
+        """The elements of a slot among those of the ring."""
+        size, number = self.rings[ring].size, self.constant(slot, mask)
+        if not 0 <= number < self.rings[ring].slots:
+            raise IRError(f"{ring}: slot {number} of {self.rings[ring].slots}")
+        return slice(number * size, (number + 1) * size)
+
+    def in_slot(self, ring: str, offset: Ints, width: int | Ints) -> Ints:
+        """Offsets in a slot, checked."""
+        if ((offset < 0) | (offset + width > self.rings[ring].size)).any():
+            raise IRError(f"{ring}: an access is outside the {self.rings[ring].size} elements of a slot")
+        return offset
+
+    def staging(self, s: K.Statement, mask: Bools | None) -> None:
+        """Copies, their waits, and releases."""
+        match s:
+            case K.Copy():
+                self.copy(s, mask)
+            case K.BulkCopy():
+                self.bulk_copy(s, mask)
+            case K.Commit(ring, slot):
+                part = self.slot(ring, slot, mask) if ring is not None and slot is not None else slice(0, 0)
+                if ring is None:
+                    self.together(mask, self.program.block_threads, "commit")
+                self.copies.commit(ring, self.number(ring, part))
+            case K.Wait(pending):
+                self.together(mask, self.program.block_threads, "wait")
+                self.copies.wait(pending)
+            case K.WaitSlot(ring, side, slot, phase):
+                if side == "full":
+                    self.together(mask, self.program.block_threads, "wait")
+                part, parity = self.slot(ring, slot, mask), self.constant(phase, mask)
+                self.copies.wait_slot(s, self.number(ring, part), parity, part, self.shared[ring])
+            case K.Release(ring, slot):
+                self.together(mask, self.program.block_threads, "release")
+                part = self.slot(ring, slot, mask)
+                if self.rings[ring].bulk:
+                    self.copies.release(ring, self.number(ring, part), part, self.shared[ring])
+
+    def number(self, ring: str | None, part: slice) -> int:
+        return part.start // self.rings[ring].size if ring is not None else 0
+
+    def copy(self, s: K.Copy, mask: Bools | None) -> None:
+        active = np.ones(self.count, np.bool_) if mask is None else mask
+        on, first = self.under(s.pred, mask), self.slot(s.ring, s.slot, mask).start
+        offset = self.in_slot(s.ring, self.value(s.offset, mask)[active].astype(np.int64), s.width) + first
+        memory, (block, me) = self.slots(s.ring, offset, s.width, active)
+        values = np.zeros((s.width, self.count), memory.values.dtype)
+        values[:, on] = self.from_global(s.buffer, self.value(s.start, mask)[on].astype(np.int64), s.width, on)
+        own = me // self.program.block_threads
+        for k in range(s.width):
+            self.copies.begin(s.ring, memory, (block, offset + k), values[k][active], me, own)
+
+    def bulk_copy(self, s: K.BulkCopy, mask: Bools | None) -> None:
+        active = np.ones(self.count, np.bool_) if mask is None else mask
+        if (np.bincount(self.block[active], minlength=self.blocks) > 1).any():
+            raise IRError(f"{s.ring}: several threads of a block begin a bulk copy")
+        part = self.slot(s.ring, s.slot, mask)
+        offset, start, count = (self.value(t, mask)[active].astype(np.int64) for t in (s.offset, s.start, s.count))
+        bytes_each = DTYPES[self.rings[s.ring].dtype].bytes
+        if any((n * bytes_each % K.BULK_BYTES).any() for n in (offset, start, count)):
+            raise IRError(f"{s.ring}: a bulk copy is no multiple of {K.BULK_BYTES} bytes")
+        self.in_slot(s.ring, offset, count)
+        run = np.arange(count.sum()) - np.repeat(count.cumsum() - count, count)
+        chosen = np.repeat(np.flatnonzero(active), count)
+        values = self.memory[s.buffer].values[self.memory[s.buffer].places(np.repeat(start, count) + run, 1)]
+        at = self.block[chosen], np.repeat(offset, count) + run + part.start
+        self.copies.begin_bulk(s, self.number(s.ring, part), self.shared[s.ring], at, values)
 
     def shuffle(self, s: K.Shuffle, mask: Bools | None) -> None:
         self.together(mask, LANES, "shuffle")

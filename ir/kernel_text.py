@@ -9,6 +9,12 @@ kernel rows(x: f32[4, 8] strides(8, 1) input align 16, ...) threads 128 blocks 4
   y[a]..4 <- v[0]; when a < 3; monoid add              StoreGlobal, StoreShared
   for (k = 0; 8; 1) unroll { ... }                     For           if (a < 3) { ... }  If
   barrier block                                        Barrier
+  ring f32 r[3][512]                                   Ring          bulk ring f32 r[3][512]
+  copy r[a]..4 <- x[a]; slot 1; when a < 3             Copy          commit    Commit     wait 1    Wait (pending groups)
+  bulk copy r[a]..(n) <- x[a]; slot 1                  BulkCopy      commit r[1]
+  wait full r[1] phase 0                               WaitSlot      release r[1]         Release
+  v[0]..4 <- r[a]; slot 1                              LoadShared of a ring
+  alias f32 t[32] of s                                 Alias
 }
 
 A cluster of one block is left out; `s[a]..1 <- v[0]; to everywhere` stores to every block's copy.
@@ -92,8 +98,8 @@ def show_statement(s: K.Statement) -> str:
         case K.LoadGlobal(array, index, buffer, offset, width, pred, other, cache):
             copy = _copy(array, index, buffer, offset, width)
             return copy + _options(when=pred, other=other, cache=cache if cache != "default" else None)
-        case K.LoadShared(array, index, shared, offset, width, pred, missing):
-            return _copy(array, index, shared, offset, width) + _options(when=pred, other=missing)
+        case K.LoadShared(array, index, shared, offset, width, pred, missing, slot):
+            return _copy(array, index, shared, offset, width) + _options(slot=slot, when=pred, other=missing)
         case K.StoreGlobal(buffer, offset, array, index, width, pred, monoid, cache):
             copy = _copy(buffer, offset, array, index, width)
             return copy + _options(when=pred, monoid=monoid, cache=cache if cache != "default" else None)
@@ -104,6 +110,31 @@ def show_statement(s: K.Statement) -> str:
             return f"{array}[{_show(index)}] = shuffle({_show(value)}, {mask})"
         case K.Barrier(scope):
             return f"barrier {scope}"
+        case _:
+            return _show_staging(s)
+
+
+def _show_staging(s: K.Statement) -> str:
+    match s:
+        case K.Ring(name, dtype, size, slots, bulk):
+            return f"{'bulk ' if bulk else ''}ring {dtype} {name}[{slots}][{size}]"
+        case K.Copy(ring, slot, offset, buffer, start, width, pred):
+            return f"copy {_copy(ring, offset, buffer, start, width)}" + _options(slot=slot, when=pred)
+        case K.BulkCopy(ring, slot, offset, buffer, start, count):
+            return f"bulk copy {ring}[{_show(offset)}]..({_show(count)}) <- {buffer}[{_show(start)}]" + _options(
+                slot=slot
+            )
+        case K.Commit(ring, slot):
+            return f"commit {ring}[{_show(slot)}]" if slot is not None else "commit"
+        case K.Wait(pending):
+            return f"wait {pending}"
+        case K.WaitSlot(ring, side, slot, phase):
+            return f"wait {side} {ring}[{_show(slot)}] phase {_show(phase)}"
+        case K.Release(ring, slot):
+            return f"release {ring}[{_show(slot)}]"
+        case K.Alias(name, dtype, size, of):
+            return f"alias {dtype} {name}[{size}] of {of}"
+    raise IRError(f"{type(s).__name__} has no text")
 
 
 def _copy(target: str, at: Term, source: str, begin: Term, width: int) -> str:
@@ -202,7 +233,8 @@ class _Parser:
         if source in self.buffers and other is not None:
             return K.LoadGlobal(target, to, source, start, n, pred, other, cache)
         if source in self.shared:
-            return K.LoadShared(target, to, source, start, n, pred, other)
+            slot = _term(options["slot"], scope) if "slot" in options else None
+            return K.LoadShared(target, to, source, start, n, pred, other, slot)
         if target in self.shared:
             return K.StoreShared(target, to, source, start, n, pred, "to" in options)
         if target in self.buffers:
@@ -221,10 +253,46 @@ class _Parser:
     def barrier(self, m: re.Match[str], scope: Scope) -> K.Statement:
         return K.Barrier(m[1])
 
+    def ring(self, m: re.Match[str], scope: Scope) -> K.Statement:
+        self.shared.add(m[3])
+        return K.Ring(m[3], m[2], int(m[5]), int(m[4]), bool(m[1]))
+
+    def alias(self, m: re.Match[str], scope: Scope) -> K.Statement:
+        self.shared.add(m[2])
+        return K.Alias(m[2], m[1], int(m[3]), m[4])
+
+    def filled(self, m: re.Match[str], scope: Scope) -> K.Statement:
+        """A copy into a slot of a ring, of a constant width or, in bulk, of a count of elements."""
+        options = _parse_options(m[6])
+        offset, start, slot = _term(m[2], scope), _term(m[5], scope), _term(options["slot"], scope)
+        if m[3].startswith("("):
+            return K.BulkCopy(m[1], slot, offset, m[4], start, _term(m[3][1:-1], scope))
+        pred = _term(options["when"], scope) if "when" in options else None
+        return K.Copy(m[1], slot, offset, m[4], start, int(m[3]), pred)
+
+    def commit(self, m: re.Match[str], scope: Scope) -> K.Statement:
+        return K.Commit(m[1], _term(m[2], scope)) if m[1] else K.Commit()
+
+    def wait(self, m: re.Match[str], scope: Scope) -> K.Statement:
+        return K.Wait(int(m[1]))
+
+    def wait_slot(self, m: re.Match[str], scope: Scope) -> K.Statement:
+        return K.WaitSlot(m[2], m[1], _term(m[3], scope), _term(m[4], scope))
+
+    def release(self, m: re.Match[str], scope: Scope) -> K.Statement:
+        return K.Release(m[1], _term(m[2], scope))
+
 
 _Build = Callable[[_Parser, re.Match[str], Scope], K.Statement]
 _STATEMENTS: tuple[tuple[re.Pattern[str], _Build], ...] = (
     (re.compile(r"barrier (\w+)"), _Parser.barrier),
+    (re.compile(rf"(bulk )?ring ({_TYPED}) (\w+)\[(\d+)\]\[(\d+)\]"), _Parser.ring),
+    (re.compile(rf"alias ({_TYPED}) (\w+)\[(\d+)\] of (\w+)"), _Parser.alias),
+    (re.compile(r"(?:bulk )?copy (\w+)\[(.*)\]\.\.(\d+|\(.*\)) <- (\w+)\[([^;]*)\]((?:; .*)?)"), _Parser.filled),
+    (re.compile(r"commit(?: (\w+)\[(.*)\])?"), _Parser.commit),
+    (re.compile(r"wait (\d+)"), _Parser.wait),
+    (re.compile(r"wait (full|empty) (\w+)\[(.*)\] phase (.*)"), _Parser.wait_slot),
+    (re.compile(r"release (\w+)\[(.*)\]"), _Parser.release),
     (re.compile(r"for \((\w+) = (.*); (.*); (\d+)\) (unroll )?\{"), _Parser.loop),
     (re.compile(r"if \((.*)\) \{"), _Parser.branch),
     (re.compile(rf"(shared )?({_TYPED}) (\w+)\[(\d+)\]"), _Parser.array),

@@ -9,6 +9,7 @@ from ir import kernel as K
 from ir import term as T
 from ir.dtype import DTYPES, DType, is_integer
 from ir.interval import Interval, Ranges, divisor
+from ir.kernel_protocol import check_protocol, is_one_thread
 from ir.machine import Machine
 from ir.node import IRError, postorder
 from ir.ops import MONOIDS
@@ -23,8 +24,11 @@ def verify_kernel(program: K.KernelProgram, machine: Machine | None = None) -> N
         raise IRError(f"{program.name}: {program.threads} threads are no {program.cluster} equal blocks")
     _Verifier(program).body(program.body, _Scope.of(program))
     _check_shared(program.body, _Segment(_crossing(program)))
+    check_protocol(program)
     if machine is not None:
         need = footprint(program)
+        if not machine.bulk_copies and any(isinstance(s, K.Ring) and s.bulk for s in K.walk(program.body)):
+            raise IRError(f"{program.name}: the {machine.name} has no bulk copies")
         if need.shared_bytes > machine.smem_bytes_per_block:
             have = machine.smem_bytes_per_block
             raise IRError(f"{program.name}: {need.shared_bytes} bytes of shared memory, the machine has {have}")
@@ -41,10 +45,14 @@ class _Scope:
     """Whether the scalar is equal in all threads of a block."""
     arrays: dict[str, tuple[DType, int]] = field(default_factory=dict)
     shared: dict[str, tuple[DType, int]] = field(default_factory=dict)
+    rings: dict[str, K.Ring] = field(default_factory=dict)
     ranges: dict[Term, Interval] = field(default_factory=dict)
     divisors: dict[Term, int] = field(default_factory=dict)
     unrolled: frozenset[Term] = frozenset()
     uniform: bool = True
+    one_thread: bool = False
+    ones: set[Term] = field(default_factory=set)
+    """Predicates that hold in one thread at most."""
 
     @staticmethod
     def of(program: K.KernelProgram) -> _Scope:
@@ -61,6 +69,8 @@ class _Scope:
             scalars=dict(self.scalars),
             arrays=dict(self.arrays),
             shared=dict(self.shared),
+            rings=dict(self.rings),
+            ones=set(self.ones),
             ranges=dict(self.ranges),
             divisors=dict(self.divisors),
         )
@@ -70,6 +80,7 @@ class _Verifier:
     def __init__(self, program: K.KernelProgram) -> None:
         self.program = program
         self.buffers = {b.name: b for b in program.buffers}
+        self.stored = {s.buffer for s in K.walk(program.body) if isinstance(s, K.StoreGlobal)}
         self.written = set[tuple[str, int]]()
         """Registers that some statement so far sets."""
 
@@ -83,7 +94,7 @@ class _Verifier:
                 case K.Array(name, dtype, size):
                     self.fresh(name, scope)
                     scope.arrays[name] = (dtype, size)
-                case K.Shared(name, dtype, size):
+                case K.Shared(name, dtype, size) | K.Alias(name, dtype, size):
                     self.fresh(name, scope)
                     scope.shared[name] = (dtype, size)
                 case K.Assign(array, index, value):
@@ -99,7 +110,8 @@ class _Verifier:
                 case K.If(pred, inner):
                     self.predicate(pred)
                     uniform = scope.uniform and self.is_uniform(pred, scope)
-                    self.body(inner, replace(scope.inner(), uniform=uniform))
+                    one = scope.one_thread or is_one_thread(pred, scope.ones)
+                    self.body(inner, replace(scope.inner(), uniform=uniform, one_thread=one))
                 case K.LoadGlobal(array, index, buffer, offset, width, pred, other):
                     self.in_memory(buffer, offset, width, pred, scope)
                     self.set(array, index, width, self.buffers[buffer].dtype, scope)
@@ -113,8 +125,12 @@ class _Verifier:
                     if monoid is not None and (width != 1 or monoid not in MONOIDS or MONOIDS[monoid].pair):
                         raise IRError(f"store {buffer}: an update by {monoid} of {width} elements at once")
                 case K.LoadShared(array, index, shared, offset, width, pred):
+                    if (shared in scope.rings) != (s.slot is not None):
+                        raise IRError(f"{shared}: a ring is read at a slot, and nothing else is")
                     self.set(array, index, width, self.in_shared(shared, offset, width, pred, scope), scope)
                 case K.StoreShared(shared, offset, array, index, width, pred, everywhere):
+                    if shared in scope.rings:
+                        raise IRError(f"{shared}: only copies go into a ring")
                     self.used(array, index, width, self.in_shared(shared, offset, width, pred, scope), scope)
                     if everywhere and (self.program.cluster == 1 or width > 1):
                         raise IRError(
@@ -127,6 +143,73 @@ class _Verifier:
                     self.collective("barrier", scope)
                     if barrier_scope in ("cluster", "begun") and self.program.cluster == 1:
                         raise IRError(f"barrier {barrier_scope}: the blocks stand alone")
+                case _:
+                    self.staging(s, scope)
+
+    # ---- rings
+
+    def staging(self, s: K.Statement, scope: _Scope) -> None:
+        """Copies, their waits, and releases: who does them, how they are aligned, where they go."""
+        match s:
+            case K.Ring(name, dtype, size, _, bulk):
+                self.fresh(name, scope)
+                if bulk:
+                    self.collective("a bulk ring", scope)
+                if self.program.cluster > 1:
+                    raise IRError(f"{name}: a ring in a cluster of {self.program.cluster} blocks")
+                scope.shared[name], scope.rings[name] = (dtype, size), s
+            case K.Copy(ring, _, offset, buffer, start, width, pred):
+                bytes_moved = width * self.begun(ring, buffer, False, scope)
+                if bytes_moved not in K.COPY_BYTES:
+                    raise IRError(
+                        f"{ring}: a copy of {bytes_moved} bytes is none of {', '.join(map(str, K.COPY_BYTES))}"
+                    )
+                self.in_memory(buffer, start, width, pred, scope)
+                self.in_shared(ring, offset, width, pred, scope)
+            case K.BulkCopy(ring, _, offset, buffer, start, count):
+                size, alignment = self.begun(ring, buffer, True, scope), self.buffers[buffer].alignment
+                if not scope.one_thread:
+                    raise IRError(f"{ring}: a bulk copy is begun by more than one thread")
+                exact = [divisor(t, scope.divisors) * size % K.BULK_BYTES == 0 for t in (offset, start, count)]
+                if alignment % K.BULK_BYTES or not all(exact):
+                    raise IRError(f"{ring}: a bulk copy is not proved to be of multiples of {K.BULK_BYTES} bytes")
+                ranges = Ranges(scope.ranges)
+                if ranges.of(offset)[0] < 0 or ranges.of(offset)[1] + ranges.of(count)[1] > scope.rings[ring].size:
+                    raise IRError(
+                        f"{ring}: a bulk copy goes beyond the {scope.rings[ring].size} elements of a slot"
+                    )
+            case K.Commit(str(ring)) | K.WaitSlot(ring, "empty"):
+                if not self.ring(ring, scope).bulk or not scope.one_thread:
+                    raise IRError(f"{ring}: what is done for bulk copies is done by one thread that makes them")
+            case K.WaitSlot(ring, side):
+                self.collective("a wait", scope)
+                if not self.ring(ring, scope).bulk or side != "full":
+                    raise IRError(
+                        f"{ring}: a wait for {side} of a slot, which is neither full nor empty of a bulk ring"
+                    )
+            case K.Release(ring):
+                self.ring(ring, scope)
+                self.collective("a release", scope)
+            case K.Commit() | K.Wait():
+                self.collective("a group of copies", scope)
+
+    def begun(self, ring: str, buffer: str, bulk: bool, scope: _Scope) -> int:
+        """Bytes of an element of a copy that begins, of a buffer that nothing stores."""
+        if self.ring(ring, scope).bulk != bulk:
+            raise IRError(f"{ring}: {'no bulk' if bulk else 'a bulk'} ring, or a copy of the other kind")
+        if buffer not in self.buffers or buffer in self.stored:
+            raise IRError(f"{ring}: {buffer} is no buffer that the kernel only reads")
+        dtype = scope.rings[ring].dtype
+        if self.buffers[buffer].dtype != dtype:
+            raise IRError(f"{ring} holds {dtype}, not {self.buffers[buffer].dtype}")
+        return DTYPES[dtype].bytes
+
+    def ring(self, name: str, scope: _Scope) -> K.Ring:
+        if name not in scope.rings:
+            raise IRError(f"{name} is no ring")
+        return scope.rings[name]
+
+    # ---- names and types
 
     def fresh(self, name: str, scope: _Scope) -> None:
         scalars = {v.name for v in scope.scalars}
@@ -153,6 +236,8 @@ class _Verifier:
     def let(self, scalar: Var, value: Term, scope: _Scope) -> None:
         self.fresh(scalar.name, scope)
         scope.scalars[scalar] = self.is_uniform(value, scope)
+        if value.dtype == "bool" and is_one_thread(value, scope.ones):
+            scope.ones.add(scalar)
         if is_integer(value.dtype):
             scope.ranges[scalar] = Ranges(scope.ranges).of(value)
             scope.divisors[scalar] = divisor(value, scope.divisors)
@@ -262,7 +347,7 @@ def _check_shared(body: tuple[K.Statement, ...], now: _Segment) -> None:
             case K.Barrier(scope):
                 now.written &= now.crossing if scope == "block" else frozenset()
                 now.read &= now.crossing if scope == "block" else frozenset()
-            case K.LoadShared(_, _, shared):
+            case K.LoadShared(_, _, shared, slot=None):
                 if shared not in now.ever:
                     raise IRError(f"{shared} is read before it is written")
                 if shared in now.written:
@@ -311,7 +396,7 @@ def footprint(program: K.KernelProgram) -> Footprint:
     for change in changes:
         live += change
         peak = max(peak, live)
-    shared = sum(s.size * DTYPES[s.dtype].bytes for s, _ in lines if isinstance(s, K.Shared))
+    shared = sum(K.shared_bytes(s) for s, _ in lines if isinstance(s, K.Shared | K.Ring))
     return Footprint(peak, shared)
 
 

@@ -86,6 +86,7 @@ class Machine:
     registers_per_thread: int = 255
     threads_per_sm: int = 2048
     cluster_blocks: int = 1
+    bulk_copies: bool = False
     measured: bool = False
     rates: Rates = Rates()
 
@@ -116,6 +117,7 @@ H200 = Machine(
     232_448,
     233_472,
     cluster_blocks=8,
+    bulk_copies=True,
     measured=True,
 )
 A100 = Machine(
@@ -164,6 +166,7 @@ B200 = Machine(
     232_448,
     233_472,
     cluster_blocks=8,
+    bulk_copies=True,
 )
 RTX5090 = Machine(
     "NVIDIA RTX 5090",
@@ -180,6 +183,7 @@ RTX5090 = Machine(
     101_376,
     102_400,
     threads_per_sm=1536,
+    bulk_copies=True,
 )
 MACHINES: dict[str, Machine] = {m.target: m for m in (H200, A100, RTX4090, B200, RTX5090)}
 TARGETS = tuple(MACHINES)

@@ -55,7 +55,7 @@ class _Placer:
     def touches(self, s: K.Statement) -> tuple[str, bool] | None:
         """The memory that a statement accesses, and whether it reads it."""
         match s:
-            case K.LoadShared(_, _, shared):
+            case K.LoadShared(_, _, shared, slot=None):
                 return shared, True
             case K.StoreShared(shared):
                 return shared, False

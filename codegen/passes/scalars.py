@@ -26,7 +26,7 @@ def promote_scalars(state: State) -> State:
     assert kernel is not None
     survey = _Survey([s for s in K.walk(kernel.body) if isinstance(s, K.Array)])
     survey.look(kernel.body)
-    names = {s.name for s in K.walk(kernel.body) if isinstance(s, K.Let | K.Array | K.Shared | K.For)}
+    names = {s.name for s in K.walk(kernel.body) if isinstance(s, K.Named)}
     writer = _Promoter(Names(names | {b.name for b in kernel.buffers}), survey)
     return replace(state, kernel=replace(kernel, body=without_dead(writer.body(kernel.body, {}))))
 
@@ -170,6 +170,8 @@ def without_dead(body: Body) -> Body:
                 used.add(s.shared)
             if isinstance(s, K.Pairwise):
                 used.add(s.other)
+            if isinstance(s, K.Copy | K.BulkCopy):
+                used.add(s.ring)
         new = _live(body, used)
         if new == body:
             return body
@@ -187,7 +189,7 @@ def _live(body: Body, used: set[str]) -> Body:
     out: list[K.Statement] = []
     for s in body:
         match s:
-            case K.Let(name) | K.Array(name) | K.Shared(name) if name not in used:
+            case K.Let(name) | K.Array(name) | K.Shared(name) | K.Ring(name) if name not in used:
                 continue
             case (
                 K.Assign(array) | K.Pairwise(array) | K.LoadGlobal(array) | K.LoadShared(array) | K.Shuffle(array)

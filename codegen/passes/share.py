@@ -23,7 +23,7 @@ def share_terms(state: State) -> State:
     """Every term that stands in two places of a body, or inside its loops, becomes a scalar of the body."""
     kernel = state.kernel
     assert kernel is not None
-    taken = {s.name for s in K.walk(kernel.body) if isinstance(s, K.Let | K.Array | K.Shared | K.For)}
+    taken = {s.name for s in K.walk(kernel.body) if isinstance(s, K.Named)}
     sharer = _Sharer(Names(taken | {b.name for b in kernel.buffers}), kernel.body)
     return replace(state, kernel=replace(kernel, body=sharer.body(kernel.body, {}, {"block", "thread"})))
 

@@ -81,11 +81,14 @@ def _refined(pred: Term, known: Known) -> Known:
 
 def _without_decided(s: K.Statement) -> Sequence[K.Statement]:
     """The statement without a predicate that is always true; nothing, or the default, where it is always false."""
-    if isinstance(s, K.LoadGlobal | K.StoreGlobal | K.LoadShared | K.StoreShared) and isinstance(s.pred, Const):
+    moves = K.LoadGlobal | K.StoreGlobal | K.LoadShared | K.StoreShared | K.Copy
+    if isinstance(s, moves) and isinstance(s.pred, Const):
         if s.pred.value:
             return (replace(s, pred=None),)
         if isinstance(s, K.StoreGlobal | K.StoreShared):
             return ()
+        if isinstance(s, K.Copy):  # of zeros
+            return (s,)
         if s.other is not None:
             places = (T.binary("add", s.index, T.const(e, "i32")) for e in range(s.width))
             return [K.Assign(s.array, place, s.other) for place in places]

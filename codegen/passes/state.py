@@ -9,6 +9,7 @@ from ir.kernel import KernelProgram
 from ir.kernel_text import show_kernel
 from ir.layout import Family
 from ir.machine import Machine
+from ir.schedule import Staging
 from ir.term import Term
 from ir.text import show_term
 from ir.tile import TileLoad, TileProgram, TileStore
@@ -39,8 +40,25 @@ class Access:
 
 
 @dataclass(frozen=True)
+class Course:
+    """Tiles of a buffer that come through shared memory: once for each of `loads`, the values of as many sweeps of `axis`.
+
+    Kept tiles come for the first of them and stay for the others.
+    """
+
+    axis: str
+    loads: tuple[str, ...]
+    staging: Staging
+
+    def __str__(self) -> str:
+        how = f"{self.staging.how} copies" if self.staging.how else "loads"
+        depth = f" of depth {self.staging.depth}" if self.staging.depth else ""
+        return f"{', '.join(self.loads)} over {self.axis} by {how}{depth}{', kept' if self.staging.kept else ''}"
+
+
+@dataclass(frozen=True)
 class PartPlan:
-    """What is decided about one part: the layouts of its tiles, and its accesses by name.
+    """What is decided about one part: the layouts of its tiles, its accesses by name, and what goes through shared memory.
 
     A load in `staged` comes in layouts of its own and changes to those of the part in shared memory.
     """
@@ -48,12 +66,14 @@ class PartPlan:
     layouts: Family
     staged: Mapping[str, Family] = field(default_factory=dict)
     accesses: Mapping[str, Access] = field(default_factory=dict)
+    courses: tuple[Course, ...] = ()
 
     def __str__(self) -> str:
         lines = [str(self.layouts)]
         for name, family in self.staged.items():
             lines += [f"  {name} through shared memory from", f"  {family}".replace("\n", "\n  ")]
-        return "\n".join([*lines, *(f"  {k}: {a}" for k, a in self.accesses.items())])
+        lines += [f"  {k}: {a}" for k, a in self.accesses.items()]
+        return "\n".join([*lines, *(f"  through shared memory: {c}" for c in self.courses)])
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from codegen.passes.exchange import Slots, seen
 from codegen.passes.folds import Running, begin_fold
 from codegen.passes.nest import Names, Nests
 from codegen.passes.partial import Algebra, Partial
+from codegen.passes.rings import Rings
 from codegen.passes.scans import write_scan
 from codegen.passes.state import Access, PartPlan, State, access_name
 from codegen.passes.terms import assigned, conjunction, digit, linear, replaced, typed, widened
@@ -62,6 +63,7 @@ class _PartWriter:
         self.arriving: list[Callable[[], None]] = []
         self.running: dict[str, Running] = {}
         """By the names of a state and of its next value."""
+        self.rings = Rings(part, self.nests, plan, self.types, self.places)
 
     def write(self, block: Term) -> tuple[K.Statement, ...]:
         """The part's body for a linear block index of its own range."""
@@ -74,6 +76,7 @@ class _PartWriter:
         for axis in self.part.axes:
             if axis.role != "grid":
                 self.nests.enter(axis.name, T.number(0))
+        self.nests.out += self.rings.declared()
         self.body(self.part.body)
         self.nests.close()
         return tuple(self.nests.out)
@@ -88,6 +91,8 @@ class _PartWriter:
             match s:
                 case tile.TileLoad() if access_name(s) in self.plan.staged:
                     self.staged_load(s, self.plan.staged[access_name(s)])
+                case tile.TileLoad() if s.out in self.rings.of:
+                    self.course_load(s)
                 case tile.TileLoad():
                     self.load(s)
                 case tile.TileStore():
@@ -201,11 +206,17 @@ class _PartWriter:
         v, access = self.types[s.out], self.plan.accesses[access_name(s)]
         body = nests.over(v.axes, access.width, "load")
         array = nests.array(s.out, v.dtype, nests.registers(v.axes))
-        pred = conjunction(self.tests(access, nests))
-        at, offset = nests.element(v.axes), self.here(access.offset, nests)
-        other = T.const(0, v.dtype)
+        at, other = nests.element(v.axes), T.const(0, v.dtype)
+        offset, pred = self.places(access, nests)
         body.append(K.LoadGlobal(array, at, s.buffer, offset, access.width, pred, other, access.cache))
         return array
+
+    def course_load(self, s: tile.TileLoad) -> None:
+        """A load through shared memory; what ends it stands in front of the next statement that is no load."""
+        ring, sweep = self.rings.of[s.out]
+        array = self.loaded(s, self.nests) if not ring.how and sweep == 0 else self.rings.read(s.out)
+        self.arrays[s.out] = array
+        self.arriving.append(lambda: self.rings.done(s.out, array))
 
     def staged_load(self, s: tile.TileLoad, layouts: Family) -> None:
         """Load in layouts that walk memory, and leave the tile in shared memory for the layouts of the part.
@@ -270,6 +281,10 @@ class _PartWriter:
         body.append(K.Assign(array, self.nests.element(axes), assigned(term, buffer.dtype)))
         return array
 
+    def places(self, access: Access, nests: Nests) -> tuple[Term, Term | None]:
+        """The element at hand that an access reaches, and what must hold for it."""
+        return self.here(access.offset, nests), conjunction(self.tests(access, nests))
+
     def tests(self, access: Access, nests: Nests) -> list[Term]:
         """What must hold for the element at hand of the nest, or for the run of elements that starts there."""
         out = [self.here(t, nests) for t in access.tests]
@@ -298,8 +313,10 @@ class _PartWriter:
         if axis.extent + axis.tile > I32_MAX:
             raise IRError(f"stream {s.axis}: {axis.extent} positions are more than a loop in i32 counts")
         step = Var(nests.names.fresh(f"{s.axis}_at"), "i32", ())
+        self.rings.begin(s)
         with nests.block() as lines:
             nests.enter(s.axis, widened(step))
+            self.rings.ahead(s, step)
             self.body(s.body)
             self.advance(s)
         nests.out.append(K.For(step.name, *_bounds(axis.extent), axis.tile, False, tuple(lines)))

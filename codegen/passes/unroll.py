@@ -21,7 +21,7 @@ def unroll(state: State) -> State:
     """Write out every unrolled loop of at most LIMIT statements."""
     kernel = state.kernel
     assert kernel is not None
-    names = {s.name for s in K.walk(kernel.body) if isinstance(s, K.Let | K.Array | K.Shared | K.For)}
+    names = {s.name for s in K.walk(kernel.body) if isinstance(s, K.Named)}
     writer = _Unroller(Names(names | {b.name for b in kernel.buffers}))
     return replace(state, kernel=replace(kernel, body=writer.body(kernel.body, {})))
 

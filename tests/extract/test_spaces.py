@@ -6,7 +6,8 @@ import pytest
 
 from extract.points import point
 from extract.roles import listed_tiles
-from extract.spaces import Rules, Subject, default_schedule, fallback_schedule, space
+from extract.spaces import Rules, default_schedule, fallback_schedule, space
+from extract.subject import Subject
 from ir import term as T
 from ir.machine import A100, H200
 from ir.node import IRError
@@ -79,7 +80,8 @@ def test_a_line_is_put_into_canonical_spelling():
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("WORK=t64 STAGE=tma", "STAGE has no meaning for this kernel"),
+        ("WORK=t64 STAGE=tma", "STAGE=tma is none of shared, async"),
+        ("WORK=t64 PIPE=d2", "PIPE has no meaning for this kernel"),
         ("WORK=t100", "100 threads are no multiple of 32"),
         ("WORK=t2048", "2048 threads are no multiple of 32 up to 1024"),
         ("WORK=w4", "WORK=w4 is none of"),

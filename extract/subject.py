@@ -1,0 +1,38 @@
+"""What a schedule is for: a kernel, what it reads and writes, and the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from extract.parts import counted
+from extract.splits import Piece, shared, split, split_axis
+from ir.loop import Buffer, KernelForm
+from ir.machine import Machine
+from ir.node import IRError
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel with what its schedules depend on."""
+
+    kernel: KernelForm
+    buffers: tuple[Buffer, ...]
+    axes: Mapping[str, int]
+    machine: Machine
+
+    def pieces(self, count: int, cluster: int = 1) -> tuple[Piece, ...]:
+        """The kernels that a line with so many pieces launches; raises where nothing can be split.
+
+        Where blocks work in clusters, there are as many pieces, and one kernel.
+        """
+        if count == 1:
+            return (Piece(counted(self.kernel, self.axes), self.buffers, self.axes),)
+        axis = split_axis(self.kernel, self.buffers, self.axes)
+        if axis is None:
+            raise IRError(f"REDUCE=split{count}: the kernel sweeps over no axis that can be split")
+        if cluster == 1:
+            return split(self.kernel, self.buffers, self.axes, axis, count)
+        if cluster != count:
+            raise IRError(f"REDUCE=split{count}: a cluster of {cluster} blocks takes as many pieces")
+        return (shared(self.kernel, self.buffers, self.axes, axis, count)[0],)
