@@ -10,6 +10,7 @@ from codegen.passes.hints import choose_hints
 from codegen.passes.layouts import choose_layouts, work
 from codegen.passes.narrow import narrow_integers
 from codegen.passes.order import expand_contractions, hoist_loads, merge_equal
+from codegen.passes.overlay import overlay
 from codegen.passes.predicates import choose_widths, decide_predicates
 from codegen.passes.scalars import promote_scalars
 from codegen.passes.share import share_terms
@@ -40,6 +41,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("stages", choose_stages),
     Pass("statements", lower_statements),
     Pass("barriers", place_barriers),
+    Pass("overlay", overlay),
     Pass("unroll", unroll),
     Pass("simplify", simplify),
     Pass("narrow", narrow_integers),

@@ -172,6 +172,8 @@ def without_dead(body: Body) -> Body:
                 used.add(s.other)
             if isinstance(s, K.Copy | K.BulkCopy):
                 used.add(s.ring)
+            if isinstance(s, K.Alias):
+                used.add(s.of)
         new = _live(body, used)
         if new == body:
             return body

@@ -187,6 +187,55 @@ def lowered_of(text: str) -> K.KernelProgram:
     return lower_tile(parse_tile(text), H200)
 
 
+# ---- memory that serves twice
+
+
+def four_folds(n: int = 20000) -> str:
+    """A row that is kept, and three folds after its second sweep."""
+    text = three_sweeps("shared", n=n, tile=1024, threads=64, many=2)
+    changes = [
+        ("r1: add f32[i, j]\n", "r1: add f32[i, j], r2: max f32[i, j], r3: min f32[i, j]\n"),
+        ("    yield v9\n", "    c2 = combine max r2, w2\n    c3 = combine min r3, w3\n    yield v9, c2, c3\n"),
+        ("    c2 =", f"    w2 = where j < {n} of v6 else identity.max\n    c2 ="),
+        ("    c3 =", f"    w3 = where j < {n} of v6 else identity.min\n    c3 ="),
+        ("  v10 = fold", "  u2 = fold max over j of r2\n  u3 = fold min over j of r3\n  u1 = fold"),
+        ("of r1\n", "of r1\n  v10 = map u1 + u2 * u2 - u3\n"),
+    ]
+    for old, new in changes:
+        text = text.replace(old, new)
+    return text
+
+
+def test_slots_of_folds_serve_again_where_shared_memory_is_short(cache: Path) -> None:
+    p = parse_tile(four_folds())
+    k = lower_tile(p, H200)
+    aliases = [s for s in K.walk(k.body) if isinstance(s, K.Alias)]
+    assert aliases
+    owned = [s for s in K.walk(k.body) if isinstance(s, K.Shared)]
+    assert footprint(k).shared_bytes == sum(map(K.shared_bytes, owned)) > dynamic_shared_bytes(k) - 16 * len(owned)
+    check(p, k)
+    run_on_cpu(k, p, cache)
+    assert parse_kernel(show_kernel(k)) == k
+    assert not any(isinstance(s, K.Alias) for s in K.walk(lower_tile(parse_tile(four_folds(8000)), H200).body))
+
+
+def test_memory_that_is_still_in_use_does_not_serve_as_something_else(cache: Path) -> None:
+    p = parse_tile(four_folds())
+    k = lower_tile(p, H200)
+    row = next(s for s in K.walk(k.body) if isinstance(s, K.Shared))
+    broken = changed(K.Alias, lambda s: replace(s, of=row.name))(k)
+    with pytest.raises(IRError, match="no barrier stands between"):
+        verify_kernel(broken)
+    given = inputs(p)
+    with pytest.raises(IRError):
+        run_kernel(broken, {b.name: to_flat(b, given[b.name]) for b in p.buffers if b.name in given})
+    with pytest.raises(CpuRunError):
+        run_on_cpu_once(broken, given, "forward", cache)
+    larger = changed(K.Alias, lambda s: replace(s, size=1 << 20))(k)
+    with pytest.raises(IRError, match="bytes in slots"):
+        verify_kernel(larger)
+
+
 # ---- planted faults
 
 
