@@ -11,6 +11,7 @@ import pytest
 
 from codegen.lower import CONSUMES, PASSES, lower_tile
 from codegen.passes import unroll
+from extract.spaces import KEYS as LINE_KEYS
 from extract.spaces import space
 from extract.tiling import tile_program
 from ir import kernel as K
@@ -95,6 +96,10 @@ def test_an_observer_sees_every_pass_from_the_text_of_the_one_before() -> None:
 def test_passes_read_known_keys() -> None:
     assert set(CONSUMES) <= {p.name for p in PASSES}
     assert {k for keys in CONSUMES.values() for k in keys} <= set(KEYS)
+
+
+def test_every_key_that_a_line_may_have_is_read_by_some_pass() -> None:
+    assert {k for keys in CONSUMES.values() for k in keys} == set(LINE_KEYS)
 
 
 def test_a_row_takes_one_load_an_element_and_one_barrier_a_fold() -> None:
