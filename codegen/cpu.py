@@ -1,7 +1,8 @@
 """Runs emitted kernels on the CPU: g++ compiles their text against `host_prelude.h`, and a worker process runs launches.
 
 Declarations are replaced by checked ones (parameters, shared arrays, poisoned registers); statements stay as they are.
-Programs are cached by their text under the user's cache directory. A fault names kernel, block, thread and reason.
+Programs are cached by their text under the user's cache directory, each with a digest behind it. A fault names kernel,
+block, thread and reason.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ FLAGS = tuple(_FLAGS.split())
 ORDERS = {"forward": 0, "reverse": 1, "random": 2}
 FAULT = 3
 PAGE_BYTES = 4096
+DIGEST_BYTES = 16
 _CTYPE = "|".join(sorted(set(STORAGE.values()), key=len, reverse=True))
 
 
@@ -206,7 +208,7 @@ def _compiled(source: str, cache: Path) -> Path:
     for part in (source.encode(), PRELUDE.read_bytes(), " ".join(FLAGS).encode()):
         key.update(part)
     executable = cache / key.hexdigest()
-    if executable.exists():
+    if _whole(executable):
         return executable
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
@@ -216,5 +218,19 @@ def _compiled(source: str, cache: Path) -> Path:
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if "error:" in line]
             raise CpuCompileError(f"g++: {errors[0] if errors else done.stderr.strip()}")
-        made.rename(executable)
+        with made.open("ab") as file:
+            file.write(_digest(made.read_bytes()))
+        made.replace(executable)
     return executable
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+def _whole(executable: Path) -> bool:
+    """Whether a cached program is there and is what was written."""
+    if not os.access(executable, os.X_OK):
+        return False
+    content = executable.read_bytes()
+    return _digest(content[:-DIGEST_BYTES]) == content[-DIGEST_BYTES:]

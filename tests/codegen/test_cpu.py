@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from codegen.cpu import CpuCompileError, CpuRunError, Launch, Program
+from codegen.cpu import DIGEST_BYTES, CpuCompileError, CpuRunError, Launch, Program, _digest
 from codegen.emit import emit
 from codegen.resources import dynamic_shared_bytes
 from ir.dtype import DTYPES, compute_type, from_storage, is_float, numpy_type, rounded, storage_type, to_storage
@@ -357,3 +358,16 @@ def test_programs_are_compiled_once(cache: Path) -> None:
     path = Program([(kernel, emit(kernel))], cache).executable
     before = path.stat().st_mtime_ns
     assert Program([(kernel, emit(kernel))], cache).executable.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[: len(b) // 2], lambda b: b[:99] + b"\0" + b[100:]])
+def test_a_damaged_program_in_the_cache_is_made_anew(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    kernel = row_scale()
+    made = Program([(kernel, emit(kernel))], tmp_path).executable
+    whole = made.read_bytes()
+    made.write_bytes(damage(whole))
+    assert Program([(kernel, emit(kernel))], tmp_path).executable == made
+    assert made.read_bytes()[-DIGEST_BYTES:] == _digest(made.read_bytes()[:-DIGEST_BYTES])
+    made.chmod(0o600)
+    Program([(kernel, emit(kernel))], tmp_path)
+    assert os.access(made, os.X_OK) and [p.name for p in tmp_path.iterdir()] == [made.name]
