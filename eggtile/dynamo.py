@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from inspect import signature
 from typing import Any
 
 import torch
@@ -10,43 +12,31 @@ import torch
 from eggtile.optimized import Optimized, optimize
 from eggtile.plan import RequestError
 
-
-class Bound(torch.nn.Module):
-    """A graph with numbers in the places of some arguments."""
-
-    def __init__(self, graph: torch.nn.Module, numbers: Sequence[object]) -> None:
-        super().__init__()
-        self.graph, self.numbers = graph, numbers
-
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        rest = iter(tensors)
-        return self.graph(*(next(rest) if n is None else n for n in self.numbers))
+OPTIONS = tuple(name for name in signature(optimize).parameters if name not in ("fn", "inputs", "name"))
 
 
 class Graph:
-    """A graph as a callable, specialised to the numbers among its arguments and, below, to its tensors."""
+    """A graph as a callable, optimised for the arguments of its first call."""
 
     def __init__(self, graph: torch.nn.Module, options: Mapping[str, Any]) -> None:
         self.graph, self.options = graph, options
-        self._made: dict[tuple[object, ...], Optimized] = {}
+        self._made: Optimized | None = None
 
     def __call__(self, *args: object) -> Any:
         """What the graph returns."""
-        tensors = [a for a in args if isinstance(a, torch.Tensor)]
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        if torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in args):
             raise RequestError("eggtile computes no gradients; call the compiled program under torch.no_grad()")
-        for a in args:
-            if not isinstance(a, torch.Tensor | int | float):
-                raise RequestError(f"the graph takes a {type(a).__name__}; eggtile takes tensors and numbers")
-        numbers = tuple(None if isinstance(a, torch.Tensor) else a for a in args)
-        if numbers not in self._made:
-            bound = self.graph if len(tensors) == len(args) else Bound(self.graph, numbers)
-            self._made[numbers] = optimize(bound, tensors, name="graph", **self.options)
-        return self._made[numbers](*tensors)
+        if self._made is None:
+            self._made = optimize(self.graph, args, name="graph", **self.options)
+        return self._made(*args)
 
 
 def backend(
     graph: torch.fx.GraphModule, inputs: Sequence[object], options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
     """`torch.compile(m, backend="eggtile")`; options are those of `optimize`."""
+    for name in options or ():
+        if name not in OPTIONS:
+            near = "".join(f"did you mean {x}? " for x in get_close_matches(name, OPTIONS, 1))
+            raise RequestError(f"no option is named {name}; {near}options are {', '.join(OPTIONS)}")
     return Graph(graph, options or {})

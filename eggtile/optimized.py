@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from eggtile.bound import Arguments, bound
 from eggtile.explore import report
 from eggtile.pipeline import (
     LISTED,
@@ -34,24 +35,28 @@ Signature = tuple[tuple[object, ...], ...]
 class Optimized:
     """A callable like the program, specialised to the shapes, strides, types and alignment of each call's inputs.
 
-    Runs on the device of its inputs: on a GPU the compiled kernels, on the CPU the same text, emulated (slow).
+    Numbers among the inputs are constants, of which each makes a program of its own. Runs on the device of its inputs:
+    on a GPU the compiled kernels, on the CPU the same text, emulated (slow).
     """
 
-    def __init__(self, fn: Callable[..., Any], inputs: Sequence[torch.Tensor], name: str, options: Options) -> None:
+    def __init__(self, fn: Callable[..., Any], inputs: Arguments, name: str, options: Options) -> None:
         self.fn, self.name, self.options = fn, name, options
         self._executions: dict[Signature, Execution] = {}
-        self.compiled = compile_program(fn, inputs, name, options)
-        self._bind(self.compiled, inputs)
+        self.compiled = self._specialised(inputs)
 
-    def _bind(self, compiled: Compiled, inputs: Sequence[torch.Tensor]) -> Execution:
-        device = inputs[0].device if inputs else torch.device("cpu")
-        return self._executions.setdefault(signature(inputs), execution_for(plan_of(compiled), device))
+    def _specialised(self, inputs: Arguments) -> Compiled:
+        program, tensors = bound(self.fn, inputs)
+        compiled = compile_program(program, tensors, self.name, self.options)
+        device = tensors[0].device if tensors else torch.device("cpu")
+        self._executions[signature(inputs)] = execution_for(plan_of(compiled), device)
+        return compiled
 
-    def __call__(self, *inputs: torch.Tensor) -> Any:
+    def __call__(self, *inputs: Any) -> Any:
         execution = self._executions.get(signature(inputs))
         if execution is None:
-            execution = self._bind(compile_program(self.fn, inputs, self.name, self.options), inputs)
-        return execution(*inputs)
+            self._specialised(inputs)
+            execution = self._executions[signature(inputs)]
+        return execution(*(t for t in inputs if isinstance(t, torch.Tensor)))
 
     @cached_property
     def explored(self) -> Compiled:
@@ -84,14 +89,22 @@ class Optimized:
         save(plan_of(self.compiled), path)
 
 
-def signature(inputs: Sequence[torch.Tensor]) -> Signature:
-    """What a specialisation depends on: type, shape, strides, device, and alignment of the data up to 16 bytes."""
-    return tuple((t.dtype, tuple(t.shape), t.stride(), t.device, t.data_ptr() % 16) for t in inputs)
+def signature(inputs: Arguments) -> Signature:
+    """What a specialisation depends on: type, shape, strides, device, and alignment of the data up to 16 bytes.
+
+    Of a number its type and its bits, as -0.0 is not 0.0 and True is not 1.
+    """
+    return tuple(
+        (t.dtype, tuple(t.shape), t.stride(), t.device, t.data_ptr() % 16)
+        if isinstance(t, torch.Tensor)
+        else (type(t), repr(t))
+        for t in inputs
+    )
 
 
 def optimize(
     fn: Callable[..., Any] | torch.nn.Module,
-    inputs: Sequence[torch.Tensor],
+    inputs: Arguments,
     numerics: str = "default",
     target: str = "sm_90a",
     name: str = "program",
@@ -99,6 +112,7 @@ def optimize(
     budget: float | None = None,
 ) -> Optimized:
     """Optimise a function or module for inputs like `inputs`; their values are used only where its course depends on data.
+    Numbers among the inputs are constants of the program.
 
     Outputs are the tensors that PyTorch gives: an input or a written input is the caller's own tensor, a view of an
     input is a view of it, and a tensor that is returned twice is one object. Two exceptions: outputs that are views of
@@ -114,5 +128,5 @@ def optimize(
     options = Options(numerics=numerics, target=target, evidence=opened(evidence, write=budget is not None))
     if budget is not None:
         with tuner_of(options) as tuner:
-            tune(fn, inputs, name, tuner, budget)
+            tune(*bound(fn, inputs), name, tuner, budget)
     return Optimized(fn, inputs, name, options)

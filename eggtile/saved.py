@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
-from zipfile import is_zipfile
+from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import torch
 from torch.utils import _pytree as pytree
@@ -21,6 +22,20 @@ from ir.loop import Buffer
 from ir.steps import CallStep
 
 FORMAT = "eggtile plan 1"
+FIELDS = {
+    "name",
+    "target",
+    "inputs",
+    "constants",
+    "made",
+    "works",
+    "outputs",
+    "tree",
+    "fixed",
+    "writes",
+    "binaries",
+}
+ZIP_HEAD = b"PK\x03\x04"
 _PLAIN = (type(None), bool, int, float, str, torch.dtype)
 Row = tuple[Any, ...]
 
@@ -36,13 +51,15 @@ class Saved:
         """What the program returns; inputs must be of the types and strides that it is compiled for."""
         for b, t in zip(self.plan.inputs, inputs, strict=False):
             _check(b, t)
-        device = inputs[0].device if inputs else torch.device("cpu")
+        device = inputs[0].device if self.plan.inputs and inputs else torch.device("cpu")
         if device not in self._executions:
             self._executions[device] = execution_for(self.plan, device)
         return self._executions[device](*inputs)
 
 
 def _check(b: Buffer, t: torch.Tensor) -> None:
+    if not isinstance(t, torch.Tensor):
+        raise RequestError(f"{b.name} is a {type(t).__name__}; the program takes {b.dtype}{list(b.shape)}")
     wanted = (TORCH_DTYPES[b.dtype], b.shape, _steps(b.shape, b.strides))
     shape = tuple(t.shape)
     if wanted != (t.dtype, shape, _steps(shape, t.stride())):
@@ -85,19 +102,20 @@ def save(plan: Plan, path: str | Path) -> None:
     try:
         torch.save(row, path)
     except (OSError, RuntimeError) as e:
-        raise RequestError(f"{path} cannot be written: {type(e).__name__}") from e
+        raise RequestError(f"{path} cannot be written: {str(e).splitlines()[0]}") from e
 
 
 def load(path: str | Path) -> Saved:
-    """The program that `save` wrote to `path`; a file that is none is refused."""
-    if not is_zipfile(path):
-        raise RequestError(f"there is no saved program at {path}")
+    """The program that `save` wrote to `path`; a file that is none, or not all of one, is refused."""
+    _check_file(Path(path))
     try:
         row = torch.load(path, weights_only=True, map_location="cpu")
     except (RuntimeError, UnpicklingError) as e:
-        raise RequestError(f"{path} is no saved program: {type(e).__name__}") from e
+        raise RequestError(f"{path} is damaged, or no saved program: {type(e).__name__}") from e
     if not isinstance(row, dict) or row.get("format") != FORMAT:
         raise RequestError(f"{path} is no saved program of this version ({FORMAT})")
+    if missing := FIELDS - row.keys():
+        raise RequestError(f"{path} is damaged: it has no {min(missing)}")
     outputs = tuple(Output(name, Layout(*layout) if layout else None) for name, layout in row["outputs"])
     tree = pytree.treespec_loads(row["tree"]) if row["tree"] else None
     plan = Plan(
@@ -112,6 +130,28 @@ def load(path: str | Path) -> Saved:
         binaries={text: bytes(code.numpy()) for text, code in row["binaries"].items()},
     )
     return Saved(plan)
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what cannot be a saved program, which is a zip file with its table of contents at the end."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(ZIP_HEAD))
+        if is_zipfile(path):
+            with ZipFile(path) as file:
+                odd = file.testzip()
+            if odd is None:
+                return
+            raise RequestError(f"{path} is damaged: {odd} in it is not what was written")
+    except FileNotFoundError:
+        raise RequestError(f"there is no file {path}") from None
+    except OSError as e:
+        raise RequestError(f"{path} cannot be read: {e.strerror}") from None
+    except (BadZipFile, UnicodeDecodeError, EOFError, NotImplementedError, zlib.error) as e:
+        raise RequestError(f"{path} is damaged: {e}") from None
+    if head == ZIP_HEAD:
+        raise RequestError(f"{path} is damaged: its end is missing, {path.stat().st_size} bytes are there")
+    raise RequestError(f"{path} is no saved program")
 
 
 # ---- rows

@@ -14,9 +14,12 @@ from torch import nn
 import eggtile
 import eggtile.api
 from codegen.resources import _shared_layout
-from eggtile.dynamo import Bound, backend
+from eggtile.bound import Bound
+from eggtile.capture import CaptureError
+from eggtile.dynamo import backend
 from eggtile.pipeline import RequestError
 from eggtile.plan import head
+from eggtile.saved import FORMAT
 from ir.kernel import Shared, walk
 
 HEAVY = ("egglog", "egraph", "extract", "scipy", "eggtile.capture", "eggtile.pipeline", "torch._dynamo")
@@ -76,7 +79,7 @@ def test_a_saved_program_refuses_other_inputs_and_files(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="takes 1 inputs, not 2"):
         loaded(torch.zeros(4, 6), torch.zeros(4, 6))
     path.write_text("text")
-    with pytest.raises(RequestError, match="there is no saved program"):
+    with pytest.raises(RequestError, match="is no saved program"):
         eggtile.load(path)
     torch.save({"format": "other"}, path)
     with pytest.raises(RequestError, match="of this version"):
@@ -147,5 +150,51 @@ def test_gradients_and_odd_arguments_are_refused() -> None:
     graph = torch.fx.symbolic_trace(nn.Linear(2, 2))
     with pytest.raises(RequestError, match="computes no gradients"):
         backend(graph, [])(torch.ones(2, 2, requires_grad=True))
-    with pytest.raises(RequestError, match="takes a str"):
+    with pytest.raises(RequestError, match="argument 0 is a str"):
         backend(graph, [])("x")
+
+
+def test_numbers_are_constants_of_an_optimised_program() -> None:
+    made = eggtile.optimize(lambda x, k, y: x * k + y, [torch.ones(3), 2, torch.ones(3)])
+    for k in (2, 3, 2.5, True, -0.0):
+        got = made(torch.ones(3), k, -torch.zeros(3))
+        assert torch.equal(got, torch.ones(3) * k) and torch.equal(got.signbit(), (torch.ones(3) * k).signbit())
+    with pytest.raises(CaptureError, match="returns no tensor"):
+        eggtile.optimize(lambda x, y: x * y, [torch.ones(3), torch.ones(3)])(3, 4)
+    for odd, said in ((("a",), "argument 0 is a str"), ((torch.ones(3), None), "argument 1 is a NoneType")):
+        with pytest.raises(RequestError, match=said):
+            made(*odd)
+    with pytest.raises(RequestError, match="one tensor; eggtile takes a list"):
+        eggtile.optimize(lambda x: x + 1, torch.ones(3))  # type: ignore[arg-type]
+
+
+def test_an_unknown_option_of_the_backend_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(
+        RequestError, match=r"numericz; did you mean numerics[?] options are numerics, target, evidence"
+    ):
+        backend(torch.fx.symbolic_trace(nn.Linear(2, 2)), [], {"numericz": "fast"})
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="no option is named numericz"):
+        torch.compile(lambda x: x + 1, backend="eggtile", options={"numericz": "fast"})(torch.ones(2))
+
+
+def test_a_damaged_saved_program_is_refused_as_that(tmp_path: Path) -> None:
+    path = tmp_path / "program.pt"
+    made = eggtile.optimize(lambda x: x + 1, [torch.zeros(4)])
+    made.save(path)
+    whole = path.read_bytes()
+    for size in (10, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(RequestError, match=f"damaged: its end is missing, {size} bytes"):
+            eggtile.load(path)
+    at = whole.index(b"ELF")
+    path.write_bytes(whole[:at] + b"XYZ" + whole[at + 3 :])
+    with pytest.raises(RequestError, match="is not what was written"):
+        eggtile.load(path)
+    torch.save({"format": FORMAT}, path)
+    with pytest.raises(RequestError, match="damaged: it has no binaries"):
+        eggtile.load(path)
+    for place, said in ((tmp_path / "none", "there is no file"), (tmp_path, "cannot be read: Is a directory")):
+        with pytest.raises(RequestError, match=said):
+            eggtile.load(place)
+    with pytest.raises(RequestError, match="cannot be written: Parent directory"):
+        made.save(tmp_path / "none" / "program.pt")
