@@ -12,7 +12,8 @@ import json
 import math
 import re
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -112,14 +113,16 @@ _LABELS = {
 }  # fmt: skip
 
 
-def _measurement(row: Mapping[str, object]) -> Measurement:
+def _measurement(row: object) -> Measurement:
     """The measurement of a row; refuses rows with other columns."""
+    if not isinstance(row, dict):
+        raise IRError(f"evidence: {str(row)[:40]!r} is no row of names and values")
     if unknown := sorted({*row} ^ {*_COLUMNS}):
         raise IRError(f"evidence: {unknown[0]} is not in both the row and the table")
     if row["status"] not in STATUSES:
         raise IRError(f"evidence: {row['status']} is none of {', '.join(STATUSES)}")
-    place = Where(**{k: row[k] for k in _PLACE})  # type: ignore[arg-type]
-    return Measurement(where=place, **{k: row[k] for k in _OWN})  # type: ignore[arg-type]
+    place = Where(**{k: row[k] for k in _PLACE})
+    return Measurement(where=place, **{k: row[k] for k in _OWN})
 
 
 def _given(where: Where) -> dict[str, object]:
@@ -131,7 +134,7 @@ def _parsed(path: Path, _: int) -> tuple[tuple[object, ...], ...]:
     """The rows of a JSON-lines file, which is known to be the same while its time is."""
     try:
         new = [_measurement(json.loads(line)) for line in path.read_text().splitlines()]
-    except json.JSONDecodeError as e:
+    except (json.JSONDecodeError, UnicodeDecodeError) as e:
         raise IRError(f"{path} is not in JSON lines: {e}") from None
     return tuple(_values(m) for m in new)
 
@@ -185,7 +188,7 @@ class Evidence:
 
     def _insert(self, table: str, conflict: str, rows: Iterable[tuple[object, ...]]) -> int:
         marks = ", ".join("?" * len(_COLUMNS))
-        with self.base:
+        with self._whole(), self.base:
             self.base.execute("begin immediate" if table.startswith("main.") else "begin")
             before = self.base.total_changes
             self.base.executemany(f"insert or {conflict} into {table} values ({marks})", rows)
@@ -195,7 +198,17 @@ class Evidence:
         """Measurements whose columns have these values, in the order of their identity."""
         where, values = self._where(wanted)
         query = f"select * from known where {where} order by {', '.join(_IDENTITY)}"
-        return [_measurement(dict(r)) for r in self.base.execute(query, values)]
+        with self._whole():
+            found = self.base.execute(query, values).fetchall()
+        return [_measurement(dict(r)) for r in found]
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Say of which store the database complains."""
+        try:
+            yield
+        except sqlite3.Error as e:
+            raise IRError(f"{self.path}: the store of evidence cannot be used: {e}") from None
 
     def _where(self, wanted: Mapping[str, object]) -> tuple[str, tuple[object, ...]]:
         if unknown := [c for c in wanted if c not in _COLUMNS]:
@@ -233,7 +246,8 @@ class Evidence:
     def clear(self, **wanted: object) -> int:
         """Forget the file's rows whose columns have these values; gives their number."""
         where, values = self._where(wanted)
-        return self.base.execute(f"delete from main.measured where {where}", values).rowcount
+        with self._whole():
+            return self.base.execute(f"delete from main.measured where {where}", values).rowcount
 
     # ---- JSON lines
 

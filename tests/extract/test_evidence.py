@@ -126,6 +126,24 @@ def test_foreign_files_and_columns_are_refused(store: Evidence, tmp_path: Path) 
         store.import_(tmp_path / "y.jsonl")
 
 
+@pytest.mark.parametrize(("content", "said"), [(b"[1]\n", "is no row"), (b"\xff\xfe\n", "is not in JSON lines")])
+def test_lines_that_are_no_rows_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "e.jsonl").write_bytes(content)
+    with pytest.raises(IRError, match=said):
+        Evidence(None, under=tmp_path / "e.jsonl")
+
+
+def test_a_store_with_damaged_pages_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "e.sqlite"
+    evidence = Evidence(path, code="v1")
+    evidence.add(*(line(n, 1.0) for n in range(2000)))
+    evidence.close()
+    content = path.read_bytes()
+    path.write_bytes(content[:8192] + b"\xaa" * (len(content) - 8192))
+    with pytest.raises(IRError, match=r"e.sqlite.* store of evidence"):
+        Evidence(path, code="v1").rows(key="k")
+
+
 def test_the_version_of_the_code_is_that_of_what_writes_text() -> None:
     paths = {p for p, _ in sources()}
     assert {
