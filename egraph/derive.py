@@ -9,6 +9,8 @@ as written and is carried as 0: steps between prefixes are claims about those th
 
 from __future__ import annotations
 
+import math
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -84,28 +86,34 @@ class Step:
 
 @dataclass(frozen=True)
 class Derivation:
-    """Steps, each after those that it needs, and the matches that could not be replayed, of which there should be none."""
+    """Steps, each after those that it needs, and the matches that could not be replayed.
+
+    Of these there should be none unless it is `cut`: unless the deadline came before all were tried.
+    """
 
     steps: tuple[Step, ...]
     left: tuple[Match, ...]
     helpers: tuple[Match, ...] = ()
     """Matches among the steps' that show terms of one class to be equal, for others that need it."""
+    cut: bool = False
 
 
-def derivation(graph: Explained, matches: Iterable[Match], seed: int = 0) -> Derivation:
-    """The steps of the laws among the matches."""
+def derivation(graph: Explained, matches: Iterable[Match], seed: int = 0, deadline: float = math.inf) -> Derivation:
+    """The steps of the laws among the matches, the first ones first; `deadline` is a time of `time.perf_counter`."""
     wanted = list({id(m): m for m in matches}.values())
-    found = _derived(graph, wanted, [], seed)
-    helpers = _helpers(graph, wanted, found.left) if found.left else []
-    return _derived(graph, wanted, helpers, seed) if helpers else found
+    found = _derived(graph, wanted, [], seed, deadline)
+    helpers = _helpers(graph, wanted, found.left, deadline) if found.left and not found.cut else []
+    helped = _derived(graph, wanted, helpers, seed, deadline) if helpers else found
+    best = min(found, helped, key=lambda d: len(d.left))
+    return replace(best, cut=bool(best.left) and time.perf_counter() > deadline)
 
 
-def _derived(graph: Explained, wanted: list[Match], helpers: list[Match], seed: int) -> Derivation:
+def _derived(graph: Explained, wanted: list[Match], helpers: list[Match], seed: int, deadline: float) -> Derivation:
     replay = Replay(graph)
     number = {i: c for c, ids in graph.trace.ids.items() for i in ids}
     steps: dict[tuple[str, Term, Term], Step] = {}
     left = {id(m): m for m in wanted}
-    for m, bound in replay.replayed([*wanted, *helpers]):
+    for m, bound in replay.replayed([*wanted, *helpers], deadline):
         left.pop(id(m), None)
         said = _Said(replay, m, bound)
         for sides in _equations(m):
@@ -121,10 +129,11 @@ def _derived(graph: Explained, wanted: list[Match], helpers: list[Match], seed: 
                 given = *said.given(), *only
                 place = number.get(said.within(sides[0]), -1)
                 steps[key] = Step(*key, place, own, said.bound, given, error, (m,))
-    return Derivation(tuple(steps.values()), tuple(left.values()), tuple(helpers))
+    late = bool(left) and time.perf_counter() > deadline
+    return Derivation(tuple(steps.values()), tuple(left.values()), tuple(helpers), late)
 
 
-def _helpers(graph: Explained, wanted: list[Match], waiting: Iterable[Match]) -> list[Match]:
+def _helpers(graph: Explained, wanted: list[Match], waiting: Iterable[Match], deadline: float) -> list[Match]:
     """Matches without which those that wait do not find what they need, as terms of one class are not yet equal.
 
     They are looked for among all that put the classes of the variables of those together, or the classes of operands
@@ -149,6 +158,8 @@ def _helpers(graph: Explained, wanted: list[Match], waiting: Iterable[Match]) ->
     left, size = stuck(helpers), len(helpers)
     while size and helpers:
         for at in range(len(helpers) - size, -1, -size):
+            if time.perf_counter() > deadline:
+                return helpers
             rest = helpers[:at] + helpers[at + size :]
             helpers = rest if stuck(rest) == left else helpers
         size //= 2

@@ -7,7 +7,9 @@ replayed, and nothing is taken from the saturated graph but which matches to try
 
 from __future__ import annotations
 
+import math
 import operator
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,6 +68,10 @@ class Replay:
         self.nodes: dict[Key, int] = {}
         self.rows: dict[Key, set[tuple[Value, ...]]] = defaultdict(set)
         """The rows here by the row of the saturated graph that they lie in."""
+        self.users: dict[int, dict[Key, None]] = defaultdict(dict)
+        """The nodes by the classes among their operands."""
+        self.places: dict[int, dict[Key, None]] = defaultdict(dict)
+        """The keys of `rows` by the classes among the arguments of rows there."""
         written: dict[Key | None, int] = {}
         for k, operands in self.tables.written.items():
             args = (a if o is None else written[o] for a, o in zip(k[1], operands, strict=True))
@@ -77,7 +83,7 @@ class Replay:
                 args = (
                     self._constant(a) if s == "E" else a for a, s in zip(k[1], self.tables.sorts[k[0]], strict=True)
                 )
-                self.rows[k].add(tuple(args))
+                self._hold(k, tuple(args))
         for k in [k for k in self.rows if k[0] in NEUTRAL]:
             neutral = self.nodes.get(("Identity", (NEUTRAL[k[0]],)))
             if neutral is not None and self.within[neutral] == k[1][0]:
@@ -112,17 +118,33 @@ class Replay:
         key = name, self.cells(name, args, self.find)
         if key not in self.nodes:
             place = self.saturated(*key)
-            self.nodes[key] = c = len(self.parent)
+            c = len(self.parent)
             self.parent.append(c)
             self.within.append(int(str(self.tables.outputs[place])))
             self.known.append(self._known(key, written))
-            self.rows[place].add(key[1])
+            self._enter(key, c)
+            self._hold(place, key[1])
         return self.find(self.nodes[key])
+
+    def _classes(self, name: str, args: Sequence[Value]) -> list[int]:
+        """The classes among the arguments of a row."""
+        return [int(str(a)) for a, s in zip(args, self.tables.sorts[name], strict=True) if s == "E"]
+
+    def _enter(self, key: Key, c: int) -> None:
+        """Make a node known, where it is not."""
+        self.nodes.setdefault(key, c)
+        for kid in self._classes(*key):
+            self.users[kid][key] = None
+
+    def _hold(self, place: Key, row: tuple[Value, ...]) -> None:
+        """Add a row."""
+        self.rows[place].add(row)
+        for c in self._classes(place[0], row):
+            self.places[c][place] = None
 
     def _known(self, key: Key, written: bool) -> Known:
         name, args = key
-        sorts = self.tables.sorts[name]
-        kids = [self.known[int(str(a))] for a, s in zip(args, sorts, strict=True) if s == "E"]
+        kids = [self.known[c] for c in self._classes(name, args)]
         inside = frozenset[str]().union(*(k.folded for k in kids))
         match MAKERS[name].op:
             case "Fold":
@@ -145,27 +167,34 @@ class Replay:
                 continue
             self.parent[y] = x
             self.known[x] = min(self.known[x], self.known[y], key=lambda k: k.rank)
-            nodes, self.nodes = self.nodes, {}
-            for (name, args), c in nodes.items():
+            for name, args in self.users.pop(y, {}):
+                c = self.nodes.pop((name, args), None)
+                if c is None:  # it has another key since another of its operands became part of a class
+                    continue
                 key = name, self.cells(name, args, self.find)
                 waiting += [(self.nodes[key], c)] if key in self.nodes else []
-                self.nodes.setdefault(key, c)
-            for place, rows in self.rows.items():
-                self.rows[place] = {self.cells(place[0], r, self.find) for r in rows}
+                self._enter(key, c)
+            for place in self.places.pop(y, {}):
+                rows, self.rows[place] = self.rows[place], set()
+                for row in rows:
+                    self._hold(place, self.cells(place[0], row, self.find))
 
     # ---- matches
 
-    def replayed(self, matches: Iterable[Match]) -> Iterator[tuple[Match, Bound]]:
+    def replayed(self, matches: Iterable[Match], deadline: float = math.inf) -> Iterator[tuple[Match, Bound]]:
         """The matches with what their variables stand for, in an order in which each finds what it needs.
 
         They are applied one by one, and again where the graph holds more than one way to do so and others still wait;
-        those that never find what they need are left out.
+        those that never find what they need are left out, and those whose turn comes after the deadline, a time of
+        `time.perf_counter`.
         """
         left, done = list(matches), list[Match]()
         tried: set[tuple[int, ...]] = set()
         while left:
             waiting = []
             for m in left:
+                if time.perf_counter() > deadline:
+                    return
                 bound = next(self.bound(m), None)
                 if bound is None:
                     waiting.append(m)
@@ -179,6 +208,8 @@ class Replay:
                 if not again:
                     return
                 for m, bound in again:
+                    if time.perf_counter() > deadline:
+                        return
                     tried.add((id(m), *bound.values()))
                     yield m, bound
                     self.apply(m, bound)
@@ -254,7 +285,7 @@ class Replay:
                 self.cls(e, m, bound)
             elif e[0] not in AXIOMS:
                 row = self.row(e, m, bound)
-                self.rows[self.saturated(str(e[0]), row)].add(row)
+                self._hold(self.saturated(str(e[0]), row), row)
         for left, right in m.rule.unions:
             self.union(self.cls(left, m, bound), self.cls(right, m, bound))
 

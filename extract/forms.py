@@ -307,6 +307,6 @@ def _costs(form: Form, machine: Machine) -> dict[str, Cost]:
     return costs
 
 
-def default_form(program: LoopProgram, machine: Machine) -> Form:
+def default_form(program: LoopProgram, machine: Machine, budget_s: float = 10.0) -> Form:
     """The form as written: the cover of the program's own terms, no law applied."""
-    return replace(forms(saturate(program, phases=()), machine)[0], name="default")
+    return replace(forms(saturate(program, phases=()), machine, budget_s=budget_s)[0], name="default")

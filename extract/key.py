@@ -9,6 +9,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from extract.rewrite import Names
 from ir import term as T
@@ -19,6 +20,8 @@ from ir.term import Term
 
 Name = tuple[str, str]
 ROUNDS = 6
+KNOWN = 1 << 12
+"""Kernels whose spelling is kept: it is asked for when forms are compared, priced, told of and written."""
 
 
 @dataclass(frozen=True)
@@ -41,22 +44,42 @@ class Canonical:
 
 def canonical(kernel: KernelForm, form: Form, quotients: bool = False) -> Canonical:
     """The canonical spelling of a kernel of `form`, and its key; `quotients` says what divisions must do, if it has any."""
+    buffers, axes = _used(kernel.parts)
+    extents = tuple((a, form.axes[a]) for a in axes)
+    return _spelled(kernel.parts, tuple(map(form.buffer, buffers)), extents, quotients)
+
+
+@lru_cache(KNOWN)
+def _used(parts: tuple[Part, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The buffers and the axes that parts name."""
+    stores = [s for p in parts for s in p.stores]
+    found = {n for t in postorder(*(t for s in stores for t in (*s.index, s.value))) for n in names_of(t)}
+    found |= {("buffer", s.buffer) for s in stores} | {("axis", a) for p in parts for a in p.axes}
+    buffers, axes = (tuple(sorted(n for k, n in found if k == kind)) for kind in ("buffer", "axis"))
+    return buffers, axes
+
+
+@lru_cache(KNOWN)
+def _spelled(
+    parts: tuple[Part, ...], buffers: tuple[Buffer, ...], extents: tuple[tuple[str, int], ...], quotients: bool
+) -> Canonical:
+    kernel, form = KernelForm("kernel", parts), Form("", dict(extents), buffers, ())
     colours = _Colours(kernel, form)
     numbers: dict[str, dict[str, str]] = {"axis": {}, "buffer": {}, "state": {}}
     prefix = {"axis": "x", "buffer": "b", "state": "s"}
     for kind, name in _first_uses(kernel, colours):
         numbers[kind].setdefault(name, f"{prefix[kind]}{len(numbers[kind])}")
     names = Names(numbers["axis"], numbers["buffer"], numbers["state"])
-    parts = tuple(_part(p, colours, names) for p in _sorted_parts(kernel, colours))
+    spelled = tuple(_part(p, colours, names) for p in _sorted_parts(kernel, colours))
     axes = {new: form.axes[old] for old, new in numbers["axis"].items()}
     written = {s.buffer for s in kernel.stores}
-    buffers = tuple(_buffer(form.buffer(old), new, old in written) for old, new in numbers["buffer"].items())
+    own = tuple(_buffer(form.buffer(old), new, old in written) for old, new in numbers["buffer"].items())
     quotients = quotients and any(isinstance(t, T.Unary) and t.op == "recip" for t in colours.order)
-    text = repr((axes, buffers, [_part_text(p) for p in parts], *(["quotients"] if quotients else ())))
+    text = repr((axes, own, [_part_text(p) for p in spelled], *(["quotients"] if quotients else ())))
     key = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
     back = {new: old for old, new in numbers["buffer"].items()}
     axis_back = {new: old for old, new in numbers["axis"].items()}
-    return Canonical(KernelForm("kernel", parts), buffers, axes, back, axis_back, key, quotients)
+    return Canonical(KernelForm("kernel", spelled), own, axes, back, axis_back, key, quotients)
 
 
 def form_key(form: Form, quotients: bool = False) -> str:
