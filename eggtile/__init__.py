@@ -1,10 +1,18 @@
 """eggtile: an e-graph based optimiser from PyTorch programs to measured CUDA kernels."""
 
 import gc
+import os
+import signal
+import sys
 import time
 
 STARTED = time.perf_counter()
 """When the package began to be imported."""
+
+if (
+    sys.argv[:1] == ["-m"] or os.path.basename(sys.argv[0]) == "eggtile"
+):  # the command: it ends quietly while it starts
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 gc.disable()  # collections while torch is imported free nothing and take 0.3 s
 from importlib import import_module  # noqa: E402

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from eggtile.capture import CaptureError
 from eggtile.check import check_compiled
 from eggtile.cli_bench import bench
 from eggtile.cli_options import (
+    BudgetText,
     Code,
     FormCount,
     FormNumber,
@@ -30,18 +32,20 @@ from eggtile.cli_options import (
     ScheduleLine,
     Store,
     Target,
+    budget_of,
     emit_json,
     options_of,
     started,
     told_hits,
 )
 from eggtile.clock import Clock
+from eggtile.deadline import Deadline, left_out, said
 from eggtile.doctor import diagnose
-from eggtile.pipeline import Compiled, CompiledKernel, Options, RequestError, choose_forms, compile_kernels
+from eggtile.pipeline import Compiled, Options, RequestError, choose_forms, compile_kernels, space_of
 from eggtile.source import SourceError
 from eggtile.tables import number, show
 from eggtile.views import EARLY, LEVELS, PassLog, dump_levels, show_level
-from extract.spaces import space
+from extract.key import Canonical, canonical
 from ir.node import IRError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -51,7 +55,7 @@ app.add_typer(cli_evidence.app, name="evidence")
 app.add_typer(cli_explain.app)
 
 REFUSALS = (RequestError, SourceError, CaptureError, CompileError, IRError)
-MISUSE = 2
+MISUSE, STOPPED = 2, 130
 # Newer releases of typer carry click inside them, older ones import it: the class is the same by its place.
 Misuse: type[typer.BadParameter] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
@@ -154,15 +158,19 @@ def schedules(
     numerics: Numerics = "default",
     target: Target = "sm_90a",
     store: Store = None,
+    budget: BudgetText = None,
     json_: Json = False,
 ) -> None:
     """List the schedule space of every kernel of the chosen form, the default first, and what is measured of it."""
-    options = options_of(numerics, target, evidence=stores.opened(store))
+    options = options_of(numerics, target, evidence=stores.opened(store), **budget_of(budget))
     _, compiled = started(program, code, inputs, options)
-    compile_kernels(choose_forms(compiled))
-    rows = [space_row(k, options) for k in compiled.kernels]
+    choose_forms(compiled)
+    rows, lacks = listed_spaces(compiled, Deadline(options.report_s))
     if json_:
-        return emit_json({"program": compiled.captured.program.name, "kernels": rows})
+        found = {"kernels": rows, "left_out": lacks, "times": compiled.clock.seconds}
+        return emit_json({"program": compiled.captured.program.name, **found})
+    for row in lacks:
+        typer.echo(said(row))
     for row in rows:
         columns = (row["lines"], row["model_us"], row["measured_us"], row["status"])
         lines = [[line, number(a), number(b), status] for line, a, b, status in zip(*columns, strict=True)]
@@ -170,15 +178,30 @@ def schedules(
     return None
 
 
-def space_row(kernel: CompiledKernel, options: Options) -> dict[str, Any]:
+def listed_spaces(compiled: Compiled, deadline: Deadline) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The spaces of the kernels of the chosen forms, equal kernels sharing one, and what is left out at the deadline."""
+    options, known = compiled.options, dict[str, dict[str, Any]]()
+    rows, lacking = [], 0
+    with compiled.clock.span("schedule"):
+        for kernel, form in ((k, r.chosen) for r in compiled.regions for k in r.chosen.kernels):
+            own = canonical(kernel, form, options.quotients)
+            if own.key not in known and deadline.spent:
+                lacking += 1
+                continue
+            if own.key not in known:
+                known[own.key] = space_row(own, options)
+            rows.append({"kernel": kernel.name, **known[own.key]})
+    return rows, [left_out(f"the schedules of {lacking} kernels", deadline.why())] if lacking else []
+
+
+def space_row(known: Canonical, options: Options) -> dict[str, Any]:
     """The space of a kernel: its lines, the times that the model gives them, and what is measured of each."""
-    known, machine, store = kernel.canonical, options.machine(), options.evidence
-    listed = space(known.kernel, kernel.buffers, known.axes, machine)
+    machine, store = options.machine(), options.evidence
+    listed = space_of(known, machine)
     rows = [] if store is None else store.rows(key=known.key, machine=machine.name, code=store.code)
     measured = {m.schedule: m for m in rows}
     found = [measured.get(str(line)) for line in listed.lines]
     return {
-        "kernel": kernel.name,
         "key": known.key,
         "size": listed.size,
         "lines": [*map(str, listed.lines)],
@@ -250,12 +273,14 @@ def called(arguments: Sequence[str] | None = None) -> int:
         if isinstance(e.__context__, BrokenPipeError):  # who reads the output has had enough
             return 1
         typer.echo(f"eggtile: the program ends itself, with {e.code}", err=True)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         typer.echo("eggtile: stopped", err=True)
+        return STOPPED
     return MISUSE
 
 
 def main() -> None:
     """Entry point of the command."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the package ends the process while it is imported
     gc.freeze()  # what was imported stays: each full collection would walk it for 0.3 s
     sys.exit(called())

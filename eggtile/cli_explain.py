@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, TypeGuard, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -25,7 +24,9 @@ from eggtile.cli_options import (
     options_of,
     started,
 )
+from eggtile.deadline import Deadline, said
 from eggtile.differ import differences
+from eggtile.dump_file import loaded
 from eggtile.explore import report
 from eggtile.explorer import page
 from eggtile.graph_dump import FORMATS, written
@@ -77,15 +78,19 @@ def explore(
     compiled = choose_forms(started(program, code, inputs, options)[1])
     if without:
         rows = ablated(compiled, without)
-        return emit_json({"regions": rows}) if json_ else print_ablated(rows)
+        times = dict(compiled.clock.seconds)
+        return emit_json({"regions": rows, "times": times}) if json_ else print_ablated(rows)
+    deadline = Deadline(options.report_s)
     if why is not None:
-        found = chains(compiled.regions, *why)
-        return emit_json({"regions": found}) if json_ else print_chains(found)
-    told = report(compiled)
+        with compiled.clock.span("steps"):
+            found = chains(compiled.regions, *why, deadline)
+        times = dict(compiled.clock.seconds)
+        return emit_json({"regions": found, "times": times}) if json_ else print_chains(found)
+    told = report(compiled, bool(json_ or html), deadline.share(1 / 3) if html else deadline)
     if html is not None:
-        html.write_text(page(compiled, told))
+        html.write_text(page(compiled, told, deadline))
     if json_:
-        return emit_json(told)
+        return emit_json(told | {"times": dict(compiled.clock.seconds)})
     for part in told.get("regions", [told]):
         print_forms(part)
     return None
@@ -106,10 +111,17 @@ def print_forms(part: dict[str, Any]) -> None:
         forms.setdefault(tuple(f["laws"]), []).append(str(f["id"]))
     for laws, ids in forms.items():
         typer.echo(f"laws of {', '.join(ids)}: {', '.join(laws) or 'none'}")
+    print_left_out(part)
     if best := part.get("default"):
         missing = ", ".join(f"{x['law']} ({x['class']})" for x in best["missing"])
         typer.echo(f"with --numerics default {best['cost_us']:.2f} us: " + "; ".join(best["signature"]))
         typer.echo(f"strict lacks {missing}")
+
+
+def print_left_out(part: dict[str, Any]) -> None:
+    """What a report lacks, and why."""
+    for row in part["left_out"]:
+        typer.echo(said(row))
 
 
 def form_cells(f: dict[str, Any]) -> dict[str, str]:
@@ -187,6 +199,7 @@ def print_chains(found: list[dict[str, Any]]) -> None:
             f"{len(c['steps'])} steps, each replayed on terms; {c['shared_steps']} more lead to both forms"
             + (f"; {c['not_replayed']} matches of laws could not be replayed" if c["not_replayed"] else "")
         )
+        print_left_out(c)
         for line in c["where"]:
             typer.echo(f"     {line}")
         for n, s in enumerate(c["steps"], 1):
@@ -230,6 +243,7 @@ def dump(
         int | None, typer.Option(min=0, help="Which graph, where the program has several and the format holds one.")
     ] = None,
     numerics: Numerics = "default",
+    budget: BudgetText = None,
 ) -> None:
     """Write the saturated e-graph, in json and html with the forms. Equal graphs give equal text, but for times."""
     suffix = output.suffix[1:] if output is not None else ""
@@ -238,37 +252,13 @@ def dump(
         raise RequestError(f"unknown format {format_}; formats are {', '.join(FORMATS)}")
     if suffix != format_ and suffix in FORMATS:
         raise RequestError(f"{output} is named like {suffix}, but the format is {format_}; say --format {suffix}")
-    options = options_of(numerics, k=k, explain=True)
+    options = options_of(numerics, k=k, explain=True, **budget_of(budget))
     compiled = choose_forms(started(program, code, inputs, options)[1])
     text = written(compiled, format_, region)
     if output is None:
         return typer.echo(text)
     output.write_text(text + "\n")
     return None
-
-
-FORM_FIELDS = {"id", "cost_us", "flops", "bytes", "kernels", "default", "chosen", "laws", "class"}
-"""What every form of a dump has."""
-
-
-def _rows(value: object, fields: set[str]) -> TypeGuard[list[dict[str, Any]]]:
-    return isinstance(value, list) and all(isinstance(r, dict) and r.keys() >= fields for r in value)
-
-
-def loaded(path: Path) -> dict[str, Any]:
-    """A dump from a file."""
-    try:
-        data = json.loads(path.read_text())
-    except OSError as e:
-        raise RequestError(f"cannot read {path}: {e.strerror}") from None
-    except json.JSONDecodeError as e:
-        raise RequestError(f"{path} is not JSON: {e.msg} in line {e.lineno}") from None
-    except (UnicodeDecodeError, RecursionError):
-        raise RequestError(f"{path} is not JSON") from None
-    regions = data.get("regions") if isinstance(data, dict) else None
-    if not _rows(regions, {"forms", "classes"}) or not all(_rows(r["forms"], FORM_FIELDS) for r in regions):
-        raise RequestError(f"{path} is not a dump; eggtile dump --format json makes one")
-    return cast(dict[str, Any], data)
 
 
 @app.command()

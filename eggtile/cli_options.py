@@ -60,12 +60,16 @@ BudgetText = Annotated[
     str | None,
     typer.Option(
         "--budget",
-        help="Bounds of each e-graph and of the choice of its forms, like nodes=5000,seconds=2,iterations=9,extract=3.",
-        show_default=f"nodes={Budget.nodes},seconds={Budget.seconds:g},iterations={Budget.iterations},extract=10",
+        help="Bounds of each e-graph (nodes, iterations a phase, seconds), of the choice of its forms (extract seconds), "
+        "and of what is told of them (report seconds), like nodes=5000,seconds=2,iterations=9,extract=3,report=5.",
+        show_default=f"nodes={Budget.nodes},seconds={Budget.seconds:g},iterations={Budget.iterations},"
+        f"extract={Options.extract_s:g},report={Options.report_s:g}",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-BOUNDS: dict[str, Callable[[float], float]] = {"nodes": int, "seconds": float, "iterations": int, "extract": float}
+BOUNDS: dict[str, Callable[[float], float]] = {
+    "nodes": int, "seconds": float, "iterations": int, "extract": float, "report": float,
+}  # fmt: skip
 NUMERICS = ("strict", "default", "fast")
 
 
@@ -86,7 +90,7 @@ def budget_of(text: str | None) -> dict[str, Any]:
         if name not in BOUNDS or not re.fullmatch(r"\d+(\.\d+)?", value):
             raise RequestError(f"--budget {word}: give {', '.join(f'{n}=NUMBER' for n in BOUNDS)}")
         bounds[name] = BOUNDS[name](float(value))
-    seconds = {"extract_s": bounds.pop("extract")} if "extract" in bounds else {}
+    seconds = {f"{name}_s": bounds.pop(name) for name in ("extract", "report") if name in bounds}
     return {"budget": Budget(**bounds), **seconds}  # type: ignore[arg-type]
 
 

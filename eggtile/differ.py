@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from eggtile.abridged import short_text
 from egraph.dump import node_term
 from egraph.graph import ENode
 from ir.term import Term
-from ir.text import show_term
 
 Data = Mapping[str, Any]
 Sides = dict[str, list[str]]
+Told = Mapping[str, Callable[[], str]]
+"""What a dump holds by its identity, and what makes its text, which is made where it differs."""
 LONGEST = 160  # characters of a term
 
 
@@ -24,8 +27,8 @@ def differences(a: Data, b: Data) -> dict[str, Sides]:
     }
 
 
-def _less(x: Mapping[str, str], y: Mapping[str, str]) -> list[str]:
-    return [text for key, text in x.items() if key not in y]
+def _less(x: Told, y: Told) -> list[str]:
+    return [text() for key, text in x.items() if key not in y]
 
 
 def node_of(row: list[Any]) -> ENode:
@@ -45,39 +48,43 @@ def terms(region: Data) -> dict[int, Term]:
 
 def shown(t: Term) -> str:
     """A term in one line, cut where it is long."""
-    text = "; ".join(show_term(t).splitlines())
+    text = "; ".join(short_text(t, LONGEST).splitlines())
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
-def _classes(data: Data) -> dict[str, str]:
-    return {t.digest: shown(t) for region in data["regions"] for t in terms(region).values()}
+def _classes(data: Data) -> Told:
+    return {t.digest: partial(shown, t) for region in data["regions"] for t in terms(region).values()}
 
 
-def _nodes(data: Data) -> dict[str, str]:
-    out: dict[str, str] = {}
+def _nodes(data: Data) -> Told:
+    out: dict[str, Callable[[], str]] = {}
     for region in data["regions"]:
         smallest = terms(region)
         for name, c in region["classes"].items():
             own = smallest[int(name)]
             for n, origin in zip(map(node_of, c["nodes"]), c["origins"], strict=True):
                 t = node_term(n, [smallest[k] for k in n.children])
-                equal = "" if t is own else f" for {shown(own)}"
-                out[own.digest + t.digest] = f"{shown(t)}{equal} ({origin})"
+                out[own.digest + t.digest] = partial(_node, t, own, origin)
     return out
 
 
-def _forms(data: Data) -> dict[str, str]:
+def _node(t: Term, own: Term, origin: str) -> str:
+    equal = "" if t is own else f" for {shown(own)}"
+    return f"{shown(t)}{equal} ({origin})"
+
+
+def _forms(data: Data) -> Told:
     rows = (f for region in data["regions"] for f in region["forms"])
-    return {"; ".join(k["key"] for k in f["kernels"]): "; ".join(f["signature"]) for f in rows}
+    return {"; ".join(k["key"] for k in f["kernels"]): partial("; ".join, f["signature"]) for f in rows}
 
 
-def _laws(data: Data) -> dict[str, str]:
+def _laws(data: Data) -> Told:
     names = {law for region in data["regions"] for f in region["forms"] for law in f["laws"]}
     names |= {origin for region in data["regions"] for c in region["classes"].values() for origin in c["origins"]}
-    return {name: name for name in names - {"written", "demand"}}
+    return {name: partial(str, name) for name in names - {"written", "demand"}}
 
 
-READ: dict[str, Callable[[Data], dict[str, str]]] = {
+READ: dict[str, Callable[[Data], Told]] = {
     "classes": _classes,
     "nodes": _nodes,
     "forms": _forms,

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from eggtile.pipeline import Compiled, Region, at_pointer, choose_forms, restarted
-from eggtile.reduced import reduced
-from egraph.graph import EGraph
+from eggtile.accuracy import form_errors
+from eggtile.deadline import Deadline, left_out
+from eggtile.pipeline import Compiled, Region, at_pointer, choose_forms, restarted, space_of
+from egraph.graph import Budget, EGraph
 from egraph.laws import LAWS, laws
 from egraph.trace import Explained
-from extract.cost import kernel_cost, sweeps
+from extract.cost import Cost, sweeps
 from extract.facts import levels, open_states, swept
 from extract.key import Canonical, canonical
 from extract.memory import peak_bytes
 from extract.prices import Prices
 from extract.signature import form_signature
-from extract.spaces import default_schedule
 from extract.splits import split_axis
 from extract.stages import stages
-from ir.dtype import Array, is_float, numpy_type
-from ir.loop import Form, KernelForm, LoopProgram
-from ir.loop_interp import run_form, run_loop
+from ir.loop import Form, KernelForm
 from ir.machine import Machine
 from ir.schedule import parse_schedule
 from ir.term import Load, Term
@@ -32,37 +28,81 @@ from ir.term import Load, Term
 CLASSES = ("exact", "finite", "reassociating", "rounding", "approximate")
 NOTES = ("gap", "stop", "traced", "dropped_rounds")
 Loops = tuple[tuple[str, int], ...]
-CHECK_POINTS = 1 << 18
-"""Elements of the largest value and buffer where forms are checked."""
 
 
-def report(compiled: Compiled, with_errors: bool = True) -> dict[str, Any]:
-    """The object that `explore --json` prints (one region), or a list of such objects under `regions`."""
+def report(compiled: Compiled, launches: bool = True, deadline: Deadline | None = None) -> dict[str, Any]:
+    """The object that `explore --json` prints (one region), or a list of such objects under `regions`.
+
+    The chosen form and the one as written come first; what the others lack as the deadline has come is under
+    `left_out`, as are `launches` where they are not asked for, silently.
+    """
+    deadline = deadline or Deadline(compiled.options.report_s)
     with compiled.clock.span("report"):
-        parts = [region_report(r, compiled.options.machine(), with_errors) for r in compiled.regions]
-        for part, found in zip(parts, withheld(compiled), strict=True):
-            part.update(found)
+        counts = Launches(compiled.options.machine()) if launches else None
+        parts = [
+            region_report(r, counts, deadline.share(1 / (len(compiled.regions) - n)))
+            for n, r in enumerate(compiled.regions)
+        ]
+        for part, found in zip(parts, withheld(compiled, deadline), strict=True):
+            lacks = part["left_out"] + found.pop("left_out", [])
+            part.update(found, left_out=lacks)
     head: dict[str, Any] = {"program": compiled.captured.program.name, "numerics": compiled.options.numerics}
     head |= parts[0] if len(parts) == 1 else {"regions": parts}
     return head | {"notes": list(compiled.captured.program.notes), "times": dict(compiled.clock.seconds)}
 
 
-def region_report(region: Region, machine: Machine, with_errors: bool) -> dict[str, Any]:
+def region_report(region: Region, counts: Launches | None, deadline: Deadline) -> dict[str, Any]:
     """E-graph figures and forms of one region, whose graph has a history, since forms name their laws."""
     assert isinstance(region.graph, Explained), "a report is asked of what was saturated with explain"
+    rows = [form_row(n, f, region) for n, f in enumerate(region.listed)]
+    lacks = filled_errors(rows, region, deadline if counts is None else deadline.share(1 / 2))
+    lacks += filled_launches(rows, region, counts, deadline) if counts is not None else []
+    return {"egraph": egraph_row(region.graph), "forms": rows, "left_out": lacks}
+
+
+def by_weight(region: Region) -> list[int]:
+    """The numbers of the forms, the chosen one first, then the one as written."""
     listed = region.listed
-    errors = form_errors(region.program, listed) if with_errors else [None] * len(listed)
-    known: dict[str, int] = {}
-    rows = [form_row(i, f, region, machine, e, known) for i, (f, e) in enumerate(zip(listed, errors, strict=True))]
-    return {"egraph": egraph_row(region.graph), "forms": rows}
+    return sorted(
+        range(len(listed)), key=lambda n: (listed[n] is not region.chosen, listed[n] is not region.default)
+    )
 
 
-def withheld(compiled: Compiled) -> list[dict[str, Any]]:
+def filled_errors(rows: Sequence[dict[str, Any]], region: Region, deadline: Deadline) -> list[dict[str, Any]]:
+    """Fill in the errors of all forms, and say what is lacking."""
+    errors = form_errors(region.program, region.listed, deadline, by_weight(region))
+    for row, error in zip(rows, errors or (), strict=False):
+        row["max_rel_err"] = error
+    lacking = [row["id"] for row in rows if row["max_rel_err"] is None]
+    why = deadline.why() if errors else "it computes with its extents, at which forms are too large to be checked"
+    return [left_out("max rel err", why, lacking)] if lacking else []
+
+
+def filled_launches(
+    rows: Sequence[dict[str, Any]], region: Region, counts: Launches, deadline: Deadline
+) -> list[dict[str, Any]]:
+    """Fill in the launches of all kernels, and say what is lacking."""
+    for n in by_weight(region):
+        for row, kernel in zip(rows[n]["kernels"], region.listed[n].kernels, strict=True):
+            row["launches"] = counts.of(kernel, region.listed[n], region.prices, deadline)
+    lacking = [row["id"] for row in rows if any(k["launches"] is None for k in row["kernels"])]
+    return [left_out("launches", deadline.why(), lacking)] if lacking else []
+
+
+def withheld(compiled: Compiled, deadline: Deadline) -> list[dict[str, Any]]:
     """Under strict numerics, for each region that has a cheaper form under default: that form, and the laws it lacks."""
     if compiled.options.numerics != "strict":
         return [{} for _ in compiled.regions]
-    own = {law.name for law in laws("strict")}
-    wider = choose_forms(restarted(compiled, numerics="default", k=1, form=None, explain=True))
+    if deadline.spent:
+        lacks = [left_out("the best form under default numerics", deadline.why())]
+        return [{"left_out": lacks} for _ in compiled.regions]
+    options, own = compiled.options, {law.name for law in laws("strict")}
+    given = options.budget or Budget()
+    bounds = {
+        "budget": replace(given, seconds=min(given.seconds, deadline.left_s)),
+        "extract_s": min(options.extract_s, deadline.left_s),
+    }
+    wider = choose_forms(restarted(compiled, numerics="default", k=1, form=None, explain=True, **bounds))
     found: list[dict[str, Any]] = []
     for region, other in zip(compiled.regions, wider.regions, strict=True):
         best = other.chosen
@@ -84,11 +124,10 @@ def egraph_row(graph: EGraph) -> dict[str, Any]:
     }
 
 
-def form_row(
-    number: int, form: Form, region: Region, machine: Machine, error: float | None, launched: dict[str, int]
-) -> dict[str, Any]:
-    """One form; `class` is the weakest class among the laws on its chain. `launched` remembers launches by key."""
-    kernels = [kernel_row(k, form, region.prices, machine, launched) for k in form.kernels]
+def form_row(number: int, form: Form, region: Region) -> dict[str, Any]:
+    """One form, less its error and its launches; `class` is the weakest class among the laws on its chain."""
+    costs: Mapping[str, Cost] = form.details["kernels"]  # type: ignore[assignment]
+    kernels = [kernel_row(k, form, costs[k.name], region.prices) for k in form.kernels]
     used = [LAWS[name].class_ for name in form.laws if name in LAWS]
     return {
         "id": number,
@@ -104,27 +143,39 @@ def form_row(
         "laws": list(form.laws),
         "class": max(used, key=CLASSES.index, default="exact"),
         **{name: form.details[name] for name in NOTES if name in form.details},
-        "max_rel_err": error,
+        "max_rel_err": None,
     }
 
 
-def launches(known: Canonical, line: str, machine: Machine) -> int:
-    """Launches of a kernel under a line, or under its default schedule."""
-    subject = known.kernel, tuple(map(at_pointer, known.buffers)), known.axes
-    if not line and split_axis(*subject) is None:
-        return 1
-    return len(stages(*subject, parse_schedule(line) if line else default_schedule(*subject, machine), machine))
+class Launches:
+    """The launches of kernels under the best line that is known of each, or under its default schedule; once a key."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.known: dict[str, int] = {}
+
+    def of(self, kernel: KernelForm, form: Form, prices: Prices, deadline: Deadline) -> int | None:
+        """The launches of a kernel of a form; None where they are not known and the deadline has come."""
+        own = canonical(kernel, form, prices.quotients)
+        if own.key not in self.known:
+            if deadline.spent:
+                return None
+            best = prices.known.get(own.key)
+            self.known[own.key] = self._counted(own, best.schedule if best and best.status == "ok" else "")
+        return self.known[own.key]
+
+    def _counted(self, known: Canonical, line: str) -> int:
+        subject = known.kernel, tuple(map(at_pointer, known.buffers)), known.axes
+        if not line and split_axis(*subject) is None:
+            return 1
+        schedule = parse_schedule(line) if line else space_of(known, self.machine).lines[0]
+        return len(stages(*subject, schedule, self.machine))
 
 
-def kernel_row(
-    kernel: KernelForm, form: Form, prices: Prices, machine: Machine, launched: dict[str, int]
-) -> dict[str, Any]:
-    """One kernel: its key, axes, sweeps, states and work, and its launches under the best line that is known."""
-    cost = kernel_cost(kernel, form, machine)
+def kernel_row(kernel: KernelForm, form: Form, cost: Cost, prices: Prices) -> dict[str, Any]:
+    """One kernel, less its launches: its key, axes, sweeps, states and work."""
     known = canonical(kernel, form, prices.quotients)
     best = prices.known.get(known.key)
-    if known.key not in launched:
-        launched[known.key] = launches(known, best.schedule if best and best.status == "ok" else "", machine)
     used = sorted(frozenset[str]().union(*(p.axes for p in kernel.parts)) | set(cost.sweeps))
     return {
         "name": kernel.name,
@@ -137,7 +188,7 @@ def kernel_row(
         "states": cost.states,
         "flops": cost.flops,
         "bytes": cost.bytes,
-        "launches": launched[known.key],
+        "launches": None,
         "cost_us": cost.us,
         "measured_us": best.time_us if best else None,
     }
@@ -163,49 +214,3 @@ def reads(kernel: KernelForm) -> dict[str, int]:
         inside = around + own
         stack += [(k, inside) for k in t.terms]
     return {buffer: len(places) for buffer, places in sorted(found.items())}
-
-
-def form_errors(program: LoopProgram, forms: list[Form]) -> list[float | None]:
-    """Every form's error in float64 against the program as written, on seeded inputs, at extents of moderate size.
-
-    None where the extents are part of what is computed and too large.
-    """
-    small = reduced(program, forms, CHECK_POINTS)
-    if small is None:
-        return [None] * len(forms)
-    program, forms = small
-    inputs = seeded_inputs(program)
-    right = run_loop(program, inputs, exact=True)
-    return [
-        max((_error(run_form(f, inputs, exact=True)[n], y) for n, y in right.items()), default=0.0) for f in forms
-    ]
-
-
-def seeded_inputs(program: LoopProgram, seed: int = 0) -> Mapping[str, Array]:
-    """Values for every input buffer: standard normal floats, integers in 0..7, random bools."""
-    rng = np.random.default_rng(seed)
-    values: dict[str, Array] = {}
-    for b in program.buffers:
-        if b.role != "input":
-            continue
-        if is_float(b.dtype):
-            values[b.name] = rng.standard_normal(b.shape).astype(numpy_type(b.dtype))
-        elif b.dtype == "bool":
-            values[b.name] = rng.random(b.shape) < 0.5
-        else:
-            values[b.name] = rng.integers(0, 8, b.shape).astype(numpy_type(b.dtype))
-    return values
-
-
-def _error(got: Array, right: Array) -> float:
-    if right.size == 0:
-        return 0.0
-    if right.dtype.kind != "f":
-        return 0.0 if np.array_equal(got, right) else math.inf
-    finite = np.isfinite(right)
-    if not np.array_equal(np.nan_to_num(got[~finite], nan=0.5), np.nan_to_num(right[~finite], nan=0.5)):
-        return math.inf
-    if not finite.any():
-        return 0.0
-    worst = float(np.abs(got[finite] - right[finite]).max())
-    return worst / (float(np.abs(right[finite]).max()) or 1.0)

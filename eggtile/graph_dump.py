@@ -12,29 +12,26 @@ from eggtile.pipeline import Compiled, Region, RequestError
 from egraph import dump
 from egraph.graph import EGraph
 from egraph.picture import to_svg
-from ir.machine import Machine
 
 
 def to_object(compiled: Compiled) -> dict[str, Any]:
     """One object for the program: per region its graph and its forms, and the times apart at the end."""
-    machine = compiled.options.machine()
     return {
         "program": compiled.captured.program.name,
         "numerics": compiled.options.numerics,
-        "regions": [region_object(r, machine) for r in compiled.regions],
+        "regions": list(map(region_object, compiled.regions)),
         "times": [dump.times(r.graph) for r in compiled.regions],
     }
 
 
-def region_object(region: Region, machine: Machine) -> dict[str, Any]:
-    """The graph of a region, who made each of its nodes, and its forms."""
+def region_object(region: Region) -> dict[str, Any]:
+    """The graph of a region, who made each of its nodes, and its forms, whose errors and launches `explore` tells."""
     graph = region.graph
     data: dict[str, Any] = dump.to_data(graph)
     for c, nodes in graph.classes.items():
         data["classes"][str(c)]["origins"] = [graph.origin[c, n] for n in nodes]
         data["classes"][str(c)]["joins"] = list(graph.joins.get(c, ()))
-    known: dict[str, int] = {}
-    return data | {"forms": [form_row(n, f, region, machine, None, known) for n, f in enumerate(region.listed)]}
+    return data | {"forms": [form_row(n, f, region) for n, f in enumerate(region.listed)]}
 
 
 WHOLE: dict[str, Callable[[Compiled], str]] = {

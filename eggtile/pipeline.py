@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -20,7 +22,7 @@ from extract.forms import default_form, forms
 from extract.key import Canonical, canonical, form_key
 from extract.prices import USUAL, Prices
 from extract.signature import form_signature
-from extract.spaces import space
+from extract.spaces import Space, space
 from extract.stages import Stage, stages
 from extract.tiling import tile_program
 from ir.dtype import DTYPES
@@ -38,6 +40,8 @@ TUNED = 3
 """How many forms a tuner measures in each round; programs of which something is measured are looked at as widely."""
 MOST_HELD = 64  # elements of one value in a thread; with what is computed of them, about its registers
 LINES_TRIED = 24
+SPACES = 256
+"""Schedule spaces that are kept: of a kernel its lines are chosen from, counted and shown."""
 
 Observer = Callable[[str, str, str], None]
 """Called with a pass' name, the text before it and the text after it."""
@@ -50,7 +54,8 @@ class Options:
     `form` is a form's number among `k` found ones, the form as written after them where it is none of them, or
     "default" for the latter; None leaves the choice to the model. `k` None finds the best form alone, or LISTED where a
     number is given. With `explain` forms name their laws. `budget` bounds the e-graph of each region, `extract_s` the
-    seconds in which its forms are chosen. Kernels that are not measured are priced at the `quantile` of their family.
+    seconds in which its forms are chosen, `report_s` those of a report on all regions. Kernels that are not measured are
+    priced at the `quantile` of their family.
     """
 
     numerics: str = "default"
@@ -64,6 +69,7 @@ class Options:
     explain: bool = False
     budget: Budget | None = None
     extract_s: float = 10.0
+    report_s: float = 10.0
 
     @property
     def count(self) -> int:
@@ -208,10 +214,9 @@ def capture_and_lower(
 
 
 def restarted(compiled: Compiled, **changes: Any) -> Compiled:
-    """The same program before its forms are chosen, with other options."""
-    return Compiled(
-        compiled.captured, compiled.arity, compiled.lowered, replace(compiled.options, **changes), Clock()
-    )
+    """The same program before its forms are chosen, with other options, on the same clock."""
+    options = replace(compiled.options, **changes)
+    return Compiled(compiled.captured, compiled.arity, compiled.lowered, options, compiled.clock)
 
 
 def choose_forms(compiled: Compiled) -> Compiled:
@@ -242,14 +247,22 @@ def choose_forms(compiled: Compiled) -> Compiled:
 
 
 def chosen_region(program: LoopProgram, graph: EGraph, options: Options) -> Region:
-    """Extract the forms of a region, at measured prices where there are some, and choose one."""
-    machine = options.machine()
+    """Extract the forms of a region, at measured prices where there are some, and choose one.
+
+    The form as written may take half of the time, and a search what is left, which is half of it at least.
+    """
+    machine, half = options.machine(), options.extract_s / 2
+    since = time.thread_time()
+
+    def left_s() -> float:
+        return max(half, options.extract_s - (time.thread_time() - since))
+
     prices = Prices(options.evidence, machine, options.quotients, options.quantile)
-    default = prices.form(default_form(program, machine))
+    default = prices.form(default_form(program, machine, half))
     price = prices if prices.known else None
-    found = ranked(forms(graph, machine, options.count, price, options.extract_s), prices)
+    found = ranked(forms(graph, machine, options.count, price, left_s()), prices)
     if options.count == 1 and any(prices.measured(k, f) for f in (found[0], default) for k in f.kernels):
-        found = ranked(forms(graph, machine, TUNED, price, options.extract_s), prices)[:1]
+        found = ranked(forms(graph, machine, TUNED, price, left_s()), prices)[:1]
     found = distinct(found, default)
     return Region(program, graph, default, found, pick(found, default, options), prices)
 
@@ -349,13 +362,25 @@ def _named(compiled: CompiledKernel, kernel: KernelForm, names: Mapping[str, str
     return replace(compiled, form=kernel, launches=launches, scratch=scratch)
 
 
+def space_of(known: Canonical, machine: Machine) -> Space:
+    """The schedule space of a kernel; it is listed once."""
+    return _space(known.kernel, tuple(map(at_pointer, known.buffers)), tuple(known.axes.items()), machine)
+
+
+@lru_cache(SPACES)
+def _space(
+    kernel: KernelForm, buffers: tuple[Buffer, ...], axes: tuple[tuple[str, int], ...], machine: Machine
+) -> Space:
+    return space(kernel, buffers, dict(axes), machine)
+
+
 def roomy_schedule(known: Canonical, buffers: Sequence[Buffer], machine: Machine) -> Schedule:
     """The model's first line whose values fit a thread's registers as they are laid out; failing that, the narrowest.
 
     The model counts registers before layouts are chosen, so a line may hold more than it thinks.
     """
     narrowest: tuple[int, Schedule] | None = None
-    for line in space(known.kernel, buffers, known.axes, machine).lines[:LINES_TRIED]:
+    for line in space_of(known, machine).lines[:LINES_TRIED]:
         held = max(
             widest_value(_tiled(stage, known.quotients), machine)
             for stage in stages(known.kernel, buffers, known.axes, line, machine)
@@ -376,7 +401,7 @@ def choose_schedule(known: Canonical, buffers: Sequence[Buffer], options: Option
             return parse_schedule(best.schedule)
         return roomy_schedule(known, buffers, machine)
     try:
-        return space(known.kernel, buffers, known.axes, machine).check(options.schedule)
+        return space_of(known, machine).check(options.schedule)
     except IRError as e:
         raise RequestError(str(e)) from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from eggtile.differ import node_of
 from eggtile.pipeline import RequestError
 from egraph.dump import describe
 
+QUERY = re.compile(r"\s*(?P<kind>forms|classes)(?P<where>\s+where(?=\s|$)(?P<condition>.*))?\s*", re.DOTALL)
 Row = Mapping[str, Any]
 Value = Any
 """A number, a text, a truth value, a set of texts, or `Some`."""
@@ -85,14 +87,18 @@ def answers(data: Row, text: str) -> list[dict[str, Any]]:
 
     A class has id, op, name, origin (of one of its nodes), dtype, nodes, free, folded, joins, safe, positive.
     """
-    kind, _, condition = f"{text.strip()} ".partition(" where ")
-    kind = kind.strip()
-    if kind not in ("forms", "classes"):
-        raise RequestError(f"a query starts with forms or classes, not {kind!r}")
+    found = QUERY.fullmatch(text)
+    if found is None:
+        raise RequestError(f"a query is forms or classes, then where and a condition, not {text!r}")
+    condition = "True" if found["where"] is None else found["condition"].replace("\n", " ").strip()
+    if not condition:
+        raise RequestError(f"{text!r} ends after where; a condition like id == 0 is to follow")
     try:
-        return _answers(data, kind, ast.parse(condition.strip() or "True", mode="eval").body)
+        return _answers(data, found["kind"], ast.parse(condition, mode="eval").body)
     except SyntaxError as e:
-        raise RequestError(f"the condition {condition.strip()!r} is not an expression: {e.msg}") from None
+        at = e.offset - 1 if e.offset else len(condition)
+        place = f"before {condition[at:][:20]!r}" if at < len(condition) else "at its end"
+        raise RequestError(f"the condition {condition!r} is not an expression: {e.msg} {place}") from None
     except (RecursionError, MemoryError):
         raise RequestError("the condition is nested too deeply") from None
 

@@ -8,6 +8,7 @@ that a buffer holds are clamped to what is left, in all forms alike.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from ir.term import At, Binary, Const, Index, Load, Term
 Axes = Mapping[str, int]
 SHORTEST = 8  # positions, so that small numbers are positions too
 LONGEST = 192  # positions of an axis that may be shorter, since a sweep is computed one by one
+MOST_WORK = 1 << 27  # elements of all values of the program, where axes that may be shorter allow it
 
 
 def reduced(program: LoopProgram, forms: Sequence[Form], most: int) -> tuple[LoopProgram, list[Form]] | None:
@@ -26,13 +28,17 @@ def reduced(program: LoopProgram, forms: Sequence[Form], most: int) -> tuple[Loo
     stores = [*program.results, *(s for f in forms for k in f.kernels for s in k.stores)]
     terms = list(postorder(*(t for s in stores for t in (*s.index, s.value))))
     spaces = {t.free for t in terms} | {s.axes for s in stores}
+    values = Counter(t.free for t in postorder(*(t for s in program.results for t in (*s.index, s.value))))
     fixed = _counted(terms)
     axes = {a: e if a in fixed else min(e, LONGEST) for a, e in program.axes.items()}
     while spaces:
         worst = max(spaces, key=lambda s: (_points(s, axes), sorted(s)))
-        if _points(worst, axes) <= most:
+        fits = _points(worst, axes) <= most
+        if fits and sum(n * _points(s, axes) for s, n in values.items()) <= MOST_WORK:
             break
         longest = max((a for a in worst - fixed if axes[a] > SHORTEST), key=lambda a: (axes[a], a), default=None)
+        if longest is None and fits:
+            break
         if longest is None:
             return None
         axes[longest] = max(SHORTEST, axes[longest] // 2)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from eggtile.abridged import depth_within, short_text
+from eggtile.deadline import UNLIMITED, Deadline, left_out
 from eggtile.pipeline import Region, RequestError
 from egraph.derive import Derivation, Given, Step, derivation, shown
 from egraph.laws import LAWS
@@ -21,14 +24,17 @@ from ir.text import show_term
 LARGE = 6  # nodes of a written value that gets a name where steps are shown
 
 
-def chains(regions: Sequence[Region], a: str, b: str) -> list[dict[str, Any]]:
+def chains(regions: Sequence[Region], a: str, b: str, deadline: Deadline = UNLIMITED) -> list[dict[str, Any]]:
     """The steps from form A to form B in every region that has both; a number that no region has is refused."""
     most = max((len(r.listed) for r in regions), default=0)
     for name in (a, b):
         if name != "default" and not (name.isdigit() and int(name) < most):
             raise RequestError(f"there is no form {name}; forms are 0 to {most - 1}, or default")
-    ends = ((r, form_of(r, a), form_of(r, b)) for r in regions)
-    return [chain(r, a, b, left, right) for r, left, right in ends if left is not None and right is not None]
+    every = ((r, form_of(r, a), form_of(r, b)) for r in regions)
+    ends = [(r, left, right) for r, left, right in every if left is not None and right is not None]
+    return [
+        chain(r, a, b, left, right, deadline.share(1 / (len(ends) - n))) for n, (r, left, right) in enumerate(ends)
+    ]
 
 
 def form_of(region: Region, name: str) -> Form | None:
@@ -38,9 +44,12 @@ def form_of(region: Region, name: str) -> Form | None:
     return region.listed[int(name)] if int(name) < len(region.listed) else None
 
 
-def chain(region: Region, a: str, b: str, left: Form, right: Form) -> dict[str, Any]:
-    """The steps from one form to another: those of A that B does not need are undone, those of B alone are made."""
-    found, users = derived(region, (left, right))
+def chain(region: Region, a: str, b: str, left: Form, right: Form, deadline: Deadline) -> dict[str, Any]:
+    """The steps from one form to another: those of A that B does not need are undone, those of B alone are made.
+
+    Where the deadline comes before all matches were replayed, `left_out` says so.
+    """
+    found, users, _ = derived(region, (left, right), deadline)
     undone = [s for s, used in zip(reversed(found.steps), reversed(users), strict=True) if used == {0}]
     made = [s for s, used in zip(found.steps, users, strict=True) if used == {1}]
     names = Names(written(region))
@@ -50,25 +59,34 @@ def chain(region: Region, a: str, b: str, left: Form, right: Form) -> dict[str, 
         "from": ends[0],
         "to": ends[1],
         "shared_steps": users.count({0, 1}),
-        "not_replayed": len(found.left),
+        "not_replayed": 0 if found.cut else len(found.left),
+        "left_out": [left_out("steps", deadline.why())] if found.cut else [],
         "where": names.lines,
         "steps": steps,
     }
 
 
-def derived(region: Region, forms: Sequence[Form]) -> tuple[Derivation, list[set[int]]]:
-    """The derivation of forms from the program as written, and for each step the forms, by position, that need it."""
+def derived(
+    region: Region, forms: Sequence[Form], deadline: Deadline
+) -> tuple[Derivation, list[set[int]], list[int]]:
+    """The derivation of forms, the first ones first, from the program as written.
+
+    For each step the forms, by position, that need it; and the forms of which steps are missing.
+    """
     graph = region.graph
     assert isinstance(graph, Explained), "explore saturates with explain"
-    needs = [graph.trace.matches(reasons(f))[0] for f in forms]
+    needs = [[] if deadline.spent else graph.trace.matches(reasons(f))[0] for f in forms]
     users: dict[int, set[int]] = {}
     for n, matches in enumerate(needs):
         for m in matches:
             users.setdefault(id(m), set()).add(n)
-    found = derivation(graph, (m for matches in needs for m in matches))
+    found = derivation(graph, (m for matches in needs for m in matches), deadline=deadline.at)
+    missed = {n for n, f in enumerate(forms) if reasons(f) and not needs[n]} if deadline.spent else set[int]()
+    found = replace(found, cut=found.cut or bool(missed))
+    short = missed.union(*(users[id(m)] for m in found.left))
     for m in found.helpers:
         users[id(m)] = set(range(len(forms)))
-    return found, [set[int]().union(*(users[id(m)] for m in s.matches)) for s in found.steps]
+    return found, [set[int]().union(*(users[id(m)] for m in s.matches)) for s in found.steps], sorted(short)
 
 
 def reasons(form: Form) -> Reasons:
@@ -92,23 +110,34 @@ class Names:
 
     def text(self, t: Term) -> str:
         """A term whose operands are named where they are large."""
-        return show_term(self._over(shown(t)))
+        t = shown(t)
+        return short_text(over(t, [self._named(k) for k in t.terms]))
 
     def short(self, t: Term) -> str:
         """The name of a large term, or its text."""
-        return show_term(self._named(shown(t)))
+        return short_text(self._named(shown(t)))
 
-    def _over(self, t: Term) -> Term:
-        return over(t, [self._named(k) for k in t.terms])
+    def _named(self, root: Term) -> Term:
+        """The term with names in it."""
+        stack = [root]
+        while stack:
+            t = stack[-1]
+            missing = [] if t in self.known else [k for k in reversed(t.terms) if k not in self.known]
+            stack += missing
+            if not missing:
+                stack.pop()
+                if t not in self.known:
+                    self.known[t] = self._name(t)
+        return self.known[root]
 
-    def _named(self, t: Term) -> Term:
-        if t not in self.written or sum(1 for _ in postorder(t)) < LARGE:
-            return self._over(t)
-        if t not in self.known:
-            text = show_term(self._over(t))
-            self.known[t] = Var(f"${len(self.known)}", t.dtype, tuple(sorted(t.free)))
-            self.lines.append(f"{show_term(self.known[t])} = {text}")
-        return self.known[t]
+    def _name(self, t: Term) -> Term:
+        """A term over operands with names; its own name where it is large, which is said in `lines`."""
+        made = over(t, [self.known[k] for k in t.terms])
+        if t not in self.written or depth_within(t, LARGE - 1) is None:
+            return made
+        name = Var(f"${len(self.lines)}", t.dtype, tuple(sorted(t.free)))
+        self.lines.append(f"{show_term(name)} = {short_text(made)}")
+        return name
 
 
 def step_row(s: Step, names: Names, undo: bool = False) -> dict[str, Any]:
@@ -123,7 +152,7 @@ def step_row(s: Step, names: Names, undo: bool = False) -> dict[str, Any]:
         "before": names.text(before),
         "after": names.text(after),
         "given": [sentence(g, names) for g in s.given],
-        "sides": [show_term(t) for t in s.sides[::turn]],
+        "sides": [short_text(t) for t in s.sides[::turn]],
         "variables": {v: names.short(t) for v, t in s.bound.items() if isinstance(t, Term)},
         "error": s.error if s.error is None or math.isfinite(s.error) else None,
         "holds": s.holds,

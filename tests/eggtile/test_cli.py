@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
+import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,3 +134,21 @@ def test_a_bad_request_is_refused_with_code_2(what: str) -> None:
     assert outcome.exit_code == 2
     assert outcome.stderr.startswith("eggtile: ")
     assert "Traceback" not in outcome.stderr
+
+
+def test_a_command_that_is_stopped_while_it_is_imported_ends_quietly() -> None:
+    command = [sys.executable, "-m", "eggtile", "explore", "-c", ROWS]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "") and process.returncode == 130
+
+
+def test_a_command_that_is_stopped_ends_with_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "started", stopped)
+    outcome = called("run", "--on", "cpu", "-c", ROWS)
+    assert outcome.exit_code == 130 and outcome.stderr in ("", "eggtile: stopped\n")

@@ -160,6 +160,50 @@ def test_what_the_language_lacks_is_refused(dumps: dict[str, Path], text: str) -
         answers(json.loads(dumps["default"].read_text()), text)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("forms where", "'forms where' ends after where; a condition"),
+        ("classes where ", "ends after where"),
+        ("forms where id ==", "invalid syntax at its end"),
+        ("forms where id = 1", "before '= 1'"),
+        ("forms where (id == 1", "was never closed before '[(]id == 1'"),
+        ("forms wher id == 1", "forms or classes, then where and a condition, not 'forms wher id == 1'"),
+    ],
+)
+def test_an_unfinished_query_is_told_where_it_goes_wrong(dumps: dict[str, Path], text: str, said: str) -> None:
+    data = json.loads(dumps["default"].read_text())
+    with pytest.raises(RequestError, match=said):
+        answers(data, text)
+    assert answers(data, " forms\nwhere id\n== 0 ") == answers(data, "forms where id == 0")
+
+
+CHANGES: dict[str, tuple[str, Any]] = {
+    "has no axes": ("regions/0/forms/0/kernels/0", {}),
+    "forms[0].kernels is null": ("regions/0/forms/0/kernels", None),
+    "classes is []": ("regions/0/classes", []),
+    "nodes[0] is [1]": ("regions/0/classes/0/nodes", [[1]]),
+    "class 0 has a node 'Banana'": ("regions/0/classes/0/nodes", [["Banana", [], []]]),
+    "a class that is not there": ("regions/0/classes/0/nodes", [["Unary", ["neg"], [9999]]]),
+    "class 0 has no node over smaller": ("regions/0/classes/0/nodes", [["Unary", ["neg"], [0]]]),
+}
+
+
+@pytest.mark.parametrize("said", CHANGES)
+def test_a_dump_with_a_hole_is_refused_with_its_place(dumps: dict[str, Path], tmp_path: Path, said: str) -> None:
+    data = json.loads(dumps["default"].read_text())
+    place, value = CHANGES[said]
+    *way, last = place.split("/")
+    at: Any = data
+    for key in way:
+        at = at[int(key) if isinstance(at, list) else key]
+    at[int(last) if isinstance(at, list) else last] = value
+    (tmp_path / "d.json").write_text(json.dumps(data))
+    for command in (("query", str(tmp_path / "d.json"), "classes"), ("diff", *[str(tmp_path / "d.json")] * 2)):
+        outcome = called(*command)
+        assert outcome.exit_code == 2 and said in outcome.stderr and outcome.stderr.count("\n") == 1
+
+
 def test_a_loop_that_others_use_is_one_loop_that_reads() -> None:
     program = capture_and_lower(
         lambda x: torch.softmax(x, -1), [torch.empty(6, 4000, device="meta")], "p", Options()
