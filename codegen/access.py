@@ -83,16 +83,35 @@ class Access:
 
 def load(access: Access) -> Function:
     """`loadN(v, p)`: v[0..N) = p[0..N)."""
-    ctype, parts = ops.STORAGE[access.dtype], access.parts
+    ctype, read = ops.STORAGE[access.dtype], _read(access)
+    lines = [f"const {access.vector} {read}"] if access.hint == "default" else [f"{access.vector} w;", read]
+    return _function(f"void load{access.suffix}({ctype}* v, const {ctype}* p)", [*lines, *_taken_apart(access)])
+
+
+def load_or(access: Access) -> Function:
+    """`loadN_or(v, p, on, other)`: v[0..N) = on ? p[0..N) : other, chosen a word at a time; for elements below a word."""
+    ctype, size = ops.STORAGE[access.dtype], DTYPES[access.dtype].bytes
+    bits = f"(unsigned)({'unsigned char' if size == 1 else 'unsigned short'})other"
+    copies = access.width // len(access.parts)
+    same = " | ".join(f"{bits} << {8 * size * k}" if k else bits for k in range(copies))
+    lines = [f"{access.vector} w;", f"{' = '.join(access.parts)} = {same};", f"if (on) {_read(access)}"]
+    head = f"void load{access.suffix}_or({ctype}* v, const {ctype}* p, bool on, {ctype} other)"
+    return _function(head, [*lines, *_taken_apart(access)])
+
+
+def _read(access: Access) -> str:
+    """What loads into the local variable `w`."""
+    parts = access.parts
     if access.hint == "default":
-        lines = [f"const {access.vector} w = *(const {access.vector}*)p;"]
-    else:
-        operands = _braced([f"%{k}" for k in range(len(parts))])
-        outputs = ", ".join(f'"={access.word.register}"({w})' for w in parts)
-        ptx = f"{LOAD_HINTS[access.hint]}{_lanes(parts)}.{access.word.ptx} {operands}, [%{len(parts)}];"
-        lines = [f"{access.vector} w;", f'asm volatile("{ptx}" : {outputs} : "l"(p));']
-    lines += [f"v[{k}] = {_unpacked(access, k)};" for k in range(access.width)]
-    return _function(f"void load{access.suffix}({ctype}* v, const {ctype}* p)", lines)
+        return f"w = *(const {access.vector}*)p;"
+    operands = _braced([f"%{k}" for k in range(len(parts))])
+    outputs = ", ".join(f'"={access.word.register}"({w})' for w in parts)
+    ptx = f"{LOAD_HINTS[access.hint]}{_lanes(parts)}.{access.word.ptx} {operands}, [%{len(parts)}];"
+    return f'asm volatile("{ptx}" : {outputs} : "l"(p));'
+
+
+def _taken_apart(access: Access) -> list[str]:
+    return [f"v[{k}] = {_unpacked(access, k)};" for k in range(access.width)]
 
 
 def store(access: Access) -> Function:

@@ -164,7 +164,7 @@ OP_TEXT: dict[str, dict[str, OpText]] = {
 class Function:
     """A device function, written only where it is called. Rows with PTX give way to the prelude's own on a CPU.
 
-    In the text $T is the operand type and $U its unsigned counterpart.
+    In the text $T is the operand type, $U its unsigned counterpart and $L its negative infinity.
     """
 
     text: str
@@ -174,6 +174,7 @@ class Function:
 
 
 _UNSIGNED = {"int": "unsigned", "long long": "unsigned long long"}
+_LEAST = {"float": "__int_as_float(0xff800000)", "double": "__longlong_as_double(0xfff0000000000000)"}
 _INT_FUNCTIONS = {
     "wrap_add": Function("$T wrap_add($T a, $T b) { return ($T)(($U)a + ($U)b); }"),
     "wrap_sub": Function("$T wrap_sub($T a, $T b) { return ($T)(($U)a - ($U)b); }"),
@@ -221,7 +222,7 @@ _FLOAT_FUNCTIONS = {
         "}"
     ),
     "mulz": Function("$T mulz($T a, $T b) { return a * (isfinite(b) ? b : 0); }"),
-    "addz": Function("$T addz($T a, $T b) { return isinf(a) && a < 0 ? a : a + b; }"),
+    "addz": Function("$T addz($T a, $T b) { return a == $L ? a : a + b; }"),
 }
 
 
@@ -271,7 +272,7 @@ def _functions() -> Iterator[tuple[tuple[str, str], Function]]:
             yield (name, ctype), Function(row.text.replace("$T", ctype).replace("$U", unsigned))
     for ctype in ("float", "double"):
         for name, row in _FLOAT_FUNCTIONS.items():
-            yield (name, ctype), Function(row.text.replace("$T", ctype))
+            yield (name, ctype), Function(row.text.replace("$T", ctype).replace("$L", _LEAST[ctype]))
     for op, sign, of_zeros in (("max", ">", "!"), ("min", "<", "")):
         yield (f"{op}_nan", "float"), _nan_pair(op)
         for dtype in ("bf16", "f16"):
@@ -335,8 +336,26 @@ FUNCTIONS: dict[tuple[str, str], Function] = {
     ("cluster_barrier", ""): _asm(
         "void cluster_barrier()", "barrier.cluster.arrive.aligned;", "barrier.cluster.wait.aligned;"
     ),
-    ("store_everywhere", ""): Function(
-        "void store_everywhere(T* p, T v) {\n"
+    ("cluster_gather", ""): Function(
+        "void cluster_gather() {\n"
+        "  unsigned rank;\n"
+        '  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));\n'
+        '  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");\n'
+        '  if (rank == 0) asm volatile("barrier.cluster.wait.aligned;" ::: "memory");\n'
+        "}",
+        ptx=True,
+    ),
+    ("store_first", ""): Function(
+        "void store_first(T* p, T v) {\n"
+        "  T* there;\n"
+        '  asm("mapa.u64 %0, %1, 0;" : "=l"(there) : "l"(p));\n'
+        "  *there = v;\n"
+        "}",
+        ptx=True,
+        template="template <class T>",
+    ),
+    ("store_all", ""): Function(
+        "void store_all(T* p, T v) {\n"
         "#pragma unroll\n"
         "  for (int k = 0; k < blocks; ++k) {\n"
         "    T* there;\n"

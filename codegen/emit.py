@@ -16,7 +16,7 @@ from codegen.cuda_ops import OR, SHIFT, STORAGE, SUM, TERNARY, VALUE, Function
 from codegen.expr import EmitError, Expressions, Fact, Text
 from codegen.packed import Renewal, least_blocks, renewals
 from codegen.resources import SHARED_ALIGNMENT_BYTES, shared_offsets
-from ir.dtype import DType
+from ir.dtype import DTYPES, DType
 from ir.kernel import (
     Alias,
     Array,
@@ -43,8 +43,10 @@ from ir.loop import Buffer
 from ir.node import postorder
 from ir.term import Term, Var, binary, const
 
+WORD_BYTES = 4
+"""Bytes of a register; smaller elements share one."""
 BARRIERS = {"block": "__syncthreads();", "warp": "__syncwarp();"}
-CLUSTER_BARRIERS = {"cluster": "cluster_barrier", "begun": "cluster_wait"}
+CLUSTER_BARRIERS = {"cluster": "cluster_barrier", "begun": "cluster_wait", "gather": "cluster_gather"}
 ARRIVE, BEGIN = "cluster_arrive", "after_earlier_kernels"
 
 
@@ -204,8 +206,8 @@ class _Writer:
                 self._load(array, index, shared, access_, offset, pred, other)
             case StoreGlobal():
                 self._store_global(s)
-            case StoreShared(shared, offset, array, index, _, pred, True):
-                self._store_everywhere(shared, offset, array, index, pred)
+            case StoreShared(shared, offset, array, index, _, pred, "all" | "first" as to):
+                self._store_across(shared, offset, array, index, pred, to)
             case StoreShared(shared, offset, array, index, width, pred):
                 self._store(shared, offset, array, index, access.Access(self.shared[shared].dtype, width), pred)
             case Shuffle(array, index, value, mask):
@@ -321,8 +323,12 @@ class _Writer:
             only = f"if ({guard.text}) " if guard and not missing else ""
             self.line(f"{only}{self.element(array, index)} = {read};")
             return
-        callee = self.access(f"load{how.suffix}", access.load(how))
         target = self.pointer(array, index)
+        if guard and missing and how.width > 1 and DTYPES[how.dtype].bytes < WORD_BYTES:
+            callee = self.access(f"load{how.suffix}_or", access.load_or(how))
+            self.line(f"{callee}({target}, {self.offset(source, at)}, {guard.text}, {missing.text});")
+            return
+        callee = self.access(f"load{how.suffix}", access.load(how))
         self.line(f"{f'if ({guard.text}) ' if guard else ''}{callee}({target}, {self.offset(source, at)});")
         if missing:
             elements = [self.element(array, binary("add", index, const(k, index.dtype))) for k in range(how.width)]
@@ -358,11 +364,12 @@ class _Writer:
         callee = self.access(f"store{how.suffix}", access.store(how))
         self.line(f"{guard}{callee}({self.offset(self.name(memory), at)}, {self.pointer(array, index)});")
 
-    def _store_everywhere(self, shared: str, offset: Term, array: str, index: Term, pred: Term | None) -> None:
+    def _store_across(self, shared: str, offset: Term, array: str, index: Term, pred: Term | None, to: str) -> None:
         (at,) = self.values(offset)
-        guard, callee = self.guard(pred), self.expressions.call("store_everywhere")
-        to, value = self.offset(self.name(shared), at), self.element(array, index)
-        self.line(f"{guard}{callee}<{self.kernel.cluster}>({to}, {value});")
+        guard, callee = self.guard(pred), self.expressions.call(f"store_{to}")
+        blocks = f"<{self.kernel.cluster}>" if to == "all" else ""
+        place, value = self.offset(self.name(shared), at), self.element(array, index)
+        self.line(f"{guard}{callee}{blocks}({place}, {value});")
 
     def _shuffle(self, array: str, index: Term, value: Term, mask: int) -> None:
         dtype = self.register(array).dtype

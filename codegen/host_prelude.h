@@ -9,6 +9,7 @@
 // it waits for them, a bulk copy when no thread can go on without. Who reads a place before its copy is waited for, or
 // copies where others may still read, is at fault in every order.
 #pragma once
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -44,7 +45,7 @@ struct Stamp {  // there are two for every element
   uint16_t launch, warp_epoch, cluster_epoch;
   int16_t thread, warp;
   int8_t rank;
-  bool atomic, everywhere;
+  bool atomic, for_all;
 };
 struct Cell {
   Stamp write, read;  // launch 0: never
@@ -213,6 +214,10 @@ static void cluster_barrier(int line) {
   meet(cluster_meeting, kernel.threads, "cluster barrier", line, 0, 0);
   ++fibers[current].cluster_epoch;
 }
+static void cluster_gather(int line) {
+  meet(cluster_meeting, kernel.threads, "gathering of the cluster", line, 0, 0);
+  if (!rank()) ++fibers[current].cluster_epoch;
+}
 static void cluster_begun(int line) { meet(cluster_meeting, kernel.threads, "wait for the cluster", line, 0, 0); }
 static void warp_barrier(int line) {
   const int warp = current / kWarp;
@@ -297,20 +302,20 @@ static void check_read(Region* r, const void* p, bool atomic) {
     return;
   }
   if (!c.write.launch && !r->filled) fault("reads element %lld of %s, which nothing has written", place(r, p), r->name);
-  if (r->shared && c.write.rank != rank() && !c.write.everywhere)
+  if (r->shared && c.write.rank != rank() && !c.write.for_all)
     fault("reads element %lld of %s, which only block %d of the cluster has", place(r, p), r->name, c.write.rank);
   if (!(atomic && c.write.atomic) && !ordered(c.write)) race("reads", r, p, "wrote", c.write);
   if (!atomic) c.read = ordered(c.read) ? now() : both(c.read, now());
 }
 // Threads may write the same value side by side.
-static void check_write(Region* r, const void* p, const void* value, bool atomic, bool everywhere = false) {
+static void check_write(Region* r, const void* p, const void* value, bool atomic) {
   Cell& c = cell(r, p, "writes");
   if (r->root) take(r);
   check_arrived(r, p, c);
   const bool free = (atomic && c.write.atomic) || ordered(c.write) || !memcmp(p, value, r->bytes);
   if (!free) race("writes", r, p, "wrote", c.write);
   if (!ordered(c.read)) race("writes", r, p, "read", c.read);
-  c.write = now(), c.write.atomic = atomic, c.write.everywhere = everywhere;
+  c.write = now(), c.write.atomic = atomic;
 }
 
 template <class T>
@@ -390,9 +395,18 @@ static void store(View<T> p, const T* v) {
   for (int k = 0; k < N; ++k) p[k] = v[k];
 }
 template <class T, class V>
-static void store_everywhere(View<T> p, V v) {
+static void store_all(View<T> p, V v) {
   const T value = (T)v;
-  check_write(p.r, p.p, &value, false, true);
+  check_write(p.r, p.p, &value, false);
+  cell(p.r, p.p, "writes").write.for_all = true;
+  *p.p = value;
+}
+template <class T, class V>
+static void store_first(View<T> p, V v) {
+  const T value = (T)v;
+  check_write(p.r, p.p, &value, false);
+  Stamp& write = cell(p.r, p.p, "writes").write;
+  if (write.rank) write.rank = 0, write.epoch = INT_MAX;  // no barrier of a block orders it
   *p.p = value;
 }
 template <class T, class F>
@@ -638,6 +652,7 @@ static View<T> parameter(void* views, int k) {
 #define __syncwarp() host::warp_barrier(__LINE__)
 #define cluster_barrier() host::cluster_barrier(__LINE__)
 #define cluster_wait() host::cluster_begun(__LINE__)
+#define cluster_gather() host::cluster_gather(__LINE__)
 #define cluster_arrive()
 #define after_earlier_kernels()
 #define ready_barriers(b, slots, warps) host::ready_barriers(__LINE__, b, slots, warps)
@@ -707,7 +722,9 @@ static void repack(unsigned short*) {}
     for (int k = 0; k < 2; ++k) a[k] = to_##dtype(op##_nan(of(a[k]), of(b[k]))); \
   }
 template <int blocks, class P, class T>
-static void store_everywhere(P&& p, T v) { host::store_everywhere(p + 0, v); }
+static void store_all(P&& p, T v) { host::store_all(p + 0, v); }
+template <class P, class T>
+static void store_first(P&& p, T v) { host::store_first(p + 0, v); }
 static float round_bf16(float x) { return __uint_as_float((unsigned)to_bf16(x) << 16); }
 static unsigned short to_f16(float x) { return bits_as<unsigned short>((_Float16)x); }
 static float from_f16(unsigned short x) { return bits_as<_Float16>(x); }
@@ -720,6 +737,11 @@ HOST_PAIRS(min, f16, from_f16)
 #define HOST_ACCESS(width, suffix)                                                                        \
   template <class T, class P>                                                                             \
   static void load##width##suffix(T* v, P&& p) { host::load<width>(v, p + 0); }                           \
+  template <class T, class P, class V>                                                                    \
+  static void load##width##suffix##_or(T* v, P&& p, bool on, V other) {                                   \
+    if (on) host::load<width>(v, p + 0);                                                                  \
+    else for (int k = 0; k < width; ++k) v[k] = (T)other;                                                 \
+  }                                                                                                       \
   template <class T, class P>                                                                             \
   static void store##width##suffix(P&& p, const T* v) { host::store<width, T>(p + 0, v); }
 #define HOST_WIDTHS(suffix) \

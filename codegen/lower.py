@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 
 from codegen.passes.barriers import place_barriers
 from codegen.passes.clusters import share_early
+from codegen.passes.gather import gather_last
 from codegen.passes.hints import choose_hints
 from codegen.passes.layouts import choose_layouts, work
+from codegen.passes.masks import drop_masks
 from codegen.passes.narrow import narrow_integers
 from codegen.passes.order import expand_contractions, hoist_loads, merge_equal
 from codegen.passes.overlay import overlay
@@ -36,12 +38,14 @@ PASSES: tuple[Pass, ...] = (
     Pass("layouts", choose_layouts),
     Pass("share-early", share_early),
     Pass("predicates", decide_predicates),
+    Pass("masks", drop_masks),
     Pass("widths", choose_widths),
     Pass("hints", choose_hints),
     Pass("stages", choose_stages),
     Pass("statements", lower_statements),
     Pass("barriers", place_barriers),
     Pass("overlay", overlay),
+    Pass("gather", gather_last),
     Pass("unroll", unroll),
     Pass("simplify", simplify),
     Pass("narrow", narrow_integers),

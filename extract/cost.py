@@ -25,6 +25,7 @@ POINTS = 1024  # positions of one block where nothing else decides
 MOST_SPLITS = 16
 UNITS = ("tensor", "scalar", "special")
 OVERLAP_LOSS = 0.2  # share of the shorter of arithmetic and transfer that the longer one does not hide
+MERGE_US = 1.0  # for what several blocks make of one row, for each sweep that needs the one before it
 STATE_SHARE = 0.05  # of a loop's fixed time, for every state that it carries
 TILES = (
     (128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.85), (64, 128, 0.7), (128, 64, 0.7), (64, 64, 0.5),
@@ -137,6 +138,7 @@ class Pricing:
             cache = [x + t.bytes * t.visits * k for x, k in zip(cache, most, strict=True)]
         scalar_per_s, special_per_s = m.f32_flops_per_s / 2, m.special_per_s
         loops = max((w.folds if self._stays(w) else w.sweeps).values(), default=0)
+        merges = max(w.sweeps.values(), default=0) if self._longest(w) > SHORT_ROW_BYTES else 1
         found = zip(tiling.tiles, tiling.shares, *units.values(), cache, tiling[w.axes], strict=True)
         return [
             _Tiled(
@@ -145,6 +147,7 @@ class Pricing:
                 blocks,
                 tile,
                 loops,
+                merges,
                 w.states,
             )
             for tile, share, tensor, scalar, special, cached, blocks in found
@@ -164,11 +167,14 @@ class Pricing:
 
         Long rows do not where they are so few that more blocks share them than a cluster has.
         """
-        looped = (w.points(load.free & frozenset(w.folds)) * bytes_of(load.dtype) for load in w.loads)
-        longest, m = max(looped, default=0), self.machine
+        longest, m = self._longest(w), self.machine
         rows = w.points(w.axes - frozenset(w.folds))
         few = longest > SHORT_ROW_BYTES and 2 * rows * m.cluster_blocks < m.sms
         return not w.contractions and not few and longest <= self.row_bytes
+
+    def _longest(self, w: PartWork) -> int:
+        """Bytes of the longest row that the part loops over."""
+        return max((w.points(k.free & frozenset(w.folds)) * bytes_of(k.dtype) for k in w.loads), default=0)
 
     def _fetched(self, traffic: Iterable[_Traffic]) -> tuple[int, int]:
         """Bytes that come from memory and, where an earlier kernel made them, from cache; a buffer comes once."""
@@ -203,6 +209,7 @@ class Pricing:
             sum(c.blocks for c in costs),
             costs[0].tile,
             max(c.sweeps for c in costs),
+            max(c.merges for c in costs),
             sum(c.states for c in costs),
         )
         alone = (self._time(c, (*f, 0)).us for c, f in zip(costs, fetched, strict=True))
@@ -222,7 +229,7 @@ class Pricing:
         cache = (c.cache_bytes + stored) / m.l2_bytes_per_s
         work, sent, cached = compute / used, transfer / max(used, 0.05), cache / used
         body = max(work, sent, cached) + OVERLAP_LOSS * min(work, sent)
-        merge = (1.0 + 2e6 * split * stored / m.l2_bytes_per_s) if split > 1 else 0.0
+        merge = (c.merges * MERGE_US + 2e6 * split * stored / m.l2_bytes_per_s) if split > 1 else 0.0
         us = m.launch_us + m.sweep_us * (c.sweeps + STATE_SHARE * c.states) + body * 1e6 + merge
         return _Time(us, cold + warm + stored, blocks, compute * 1e6, transfer * 1e6, cache * 1e6, c.tile)
 
@@ -244,6 +251,7 @@ class _Tiled(NamedTuple):
     blocks: int
     tile: tuple[int, ...]
     sweeps: int
+    merges: int
     states: int
 
 

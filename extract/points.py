@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 from extract.roles import cluster, folding, listed_tiles, pieces, threads
+from extract.warps import LANES
 from ir.node import IRError
 from ir.schedule import Schedule, schedule
 
@@ -27,6 +28,12 @@ class Point:
     cluster: int = 1
     store: str = ""
     stage: str = ""
+
+    @property
+    def units(self) -> int:
+        """Threads that take a piece of a sweep in a cluster, a block or a warp; 0 where launches or nobody take pieces."""
+        apart = self.cluster > 1 and self.pieces > 1
+        return (LANES if self.reduce == "lanes" else self.threads) if apart else 0
 
     def line(self) -> Schedule:
         """The canonical line."""

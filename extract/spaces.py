@@ -7,6 +7,8 @@ WORK=t256 TILE=x1:2048/v8 REDUCE=lanes+split16 the longest swept axis, x1, in 16
                                                second kernel that merges them, under its own default line
 WORK=t512+c8 TILE=x1:16032/v8,x1p:8 REDUCE=split8
                                                the pieces of x1 are the blocks of a cluster, which merge them at once
+WORK=t512+c8 TILE=x1:1024/v8,x1p:128 REDUCE=lanes+split128
+                                               the pieces of x1 are the warps of a cluster
 WORK=t512 TILE=x1:4096/v4 STORE=plain           no cache hints; STORE=stream: for all that is touched once; else by size
 WORK=points128                                 the fall-back: results tiled over the threads, sweeps by single steps
 
@@ -57,7 +59,7 @@ SWEPT_ELEMENTS, MAP_ELEMENTS = 32, 8
 ALIKE = 1.01
 """Times up to so much longer than the best are no worse."""
 SHARED_THREADS = (256, 512, 1024)
-"""Threads of a block of a cluster whose blocks take a piece of a sweep each."""
+"""Threads of a block of a cluster whose blocks or warps take a piece of a sweep each."""
 SEED_THREADS, SEED_ELEMENTS, SEED_CUTS, SEED_CLUSTERS = (128, 512), (1, 4, 16, 64), (0, 2, 4, 6), (4, 8)
 FEW_SEEDS = (1, 16), (0, 2)
 """Elements and cuts where a merge is only to be priced."""
@@ -139,11 +141,12 @@ class Rules:
         if p.cluster & (p.cluster - 1) or not 1 <= p.cluster <= self.subject.machine.cluster_blocks:
             most = self.subject.machine.cluster_blocks
             raise IRError(f"WORK: a cluster of {p.cluster} blocks is no power of two up to {most}")
-        if p.cluster > 1 and p.pieces > 1 and dict(p.tiles).get(self.blocks_axis, 1) != p.pieces:
-            raise IRError(
-                f"TILE: {self.blocks_axis} numbers the {p.pieces} blocks of a cluster, so that is its tile"
-            )
-        if p.cluster > 1 and (p.reduce != "block" or not self.sweeps):
+        if p.units and p.pieces != p.cluster * p.threads // p.units:
+            count, takers = p.cluster * p.threads // p.units, "warps" if p.reduce == "lanes" else "blocks"
+            raise IRError(f"REDUCE=split{p.pieces}: the {count} {takers} of a cluster take a piece each")
+        if p.units and dict(p.tiles).get(self.blocks_axis, 1) != p.pieces:
+            raise IRError(f"TILE: {self.blocks_axis} numbers the {p.pieces} pieces, so that is its tile")
+        if p.cluster > 1 and (p.reduce not in (("block", "lanes") if p.units else ("block",)) or not self.sweeps):
             raise IRError(
                 f"WORK: {p.cluster} blocks of a cluster share folds, of which REDUCE={p.reduce} leaves none"
             )
@@ -185,8 +188,8 @@ class Rules:
         sizes = dict(p.tiles)
         axes = {a: tile_axis(a, self.axes[a], sizes.get(a, 1), part.roles) for a in part.roles.order}
         vector, along = (p.vector, p.vector_axis) if p.vector_axis in axes else (1, None)
-        apart, stage = p.cluster == p.pieces > 1, staging(p.line()) if p.stage else None
-        return part.tiles(axes, Choice(p.threads, vector, along, p.reduce, p.cluster, apart, stage))
+        unit, stage = (p.units, self.blocks_axis), staging(p.line()) if p.stage else None
+        return part.tiles(axes, Choice(p.threads, vector, along, p.reduce, p.cluster, *unit, stage))
 
     def us(self, p: Point) -> float:
         """The modelled time; infinite where the point is not legal."""
@@ -292,17 +295,22 @@ def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:
 
 
 def _shared_points(subject: Subject) -> dict[Point, float]:
-    """Points whose clusters hold a sweep of a stream at once, a piece in each block, with their times."""
+    """Points whose clusters hold a sweep of a stream at once, a piece in each block or warp, with their times."""
     axis = split_axis(subject.kernel, subject.buffers, subject.axes)
     if axis is None or not streamed(subject.kernel, axis):
         return {}
     found: dict[Point, float] = {}
     for size in SEED_CLUSTERS:
-        if size <= subject.machine.cluster_blocks and subject.axes[axis] % size == 0:
-            try:
-                found |= _at_once(Rules(subject, size, size), axis, size)
-            except IRError:  # some part has no such pieces, or no tile of one
-                continue
+        if size <= subject.machine.cluster_blocks:
+            wanted = [(n, "lanes", size * n // LANES) for n in SHARED_THREADS[:2]]
+            wanted += [(n, "block", size) for n in SHARED_THREADS if subject.axes[axis] % size == 0]
+            for count, reduce, pieces in wanted:
+                try:
+                    found |= _at_once(
+                        Rules(subject, pieces, size), axis, Point(count, (), "", 1, reduce, pieces, size)
+                    )
+                except IRError:  # some part has no such pieces, or no tile of one
+                    continue
     return found
 
 
@@ -325,12 +333,12 @@ def _staged_points(rules: Rules) -> dict[Point, float]:
     return found
 
 
-def _at_once(rules: Rules, axis: str, size: int) -> dict[Point, float]:
-    """Points at which each of `size` blocks of a cluster holds its piece of the axis at once, with their times."""
-    tiles = tuple(sorted({rules.blocks_axis: size, axis: rules.axes[axis]}.items()))
+def _at_once(rules: Rules, axis: str, start: Point) -> dict[Point, float]:
+    """The point whose blocks or warps of a cluster each hold their piece of the axis at once, with its time."""
+    tiles = tuple(sorted({rules.blocks_axis: start.pieces, axis: rules.axes[axis]}.items()))
     widest = max(part.widest_vector(axis) for part in rules.parts if axis in part.roles.order)
-    start = Point(SHARED_THREADS[0], tiles, pieces=size, cluster=size).with_vector(axis, widest)
-    return {p: rules.us(p) for p in (replace(start, threads=n) for n in SHARED_THREADS)}
+    p = replace(start, tiles=tiles).with_vector(axis, widest)
+    return {p: rules.us(p)}
 
 
 def whole_schedule(subject: Subject) -> Schedule:

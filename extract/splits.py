@@ -5,7 +5,8 @@ leaves partial results in scratch buffers: the value of a fold, the best value a
 stream. The next kernel folds them over the pieces, states moved to the merged values of the others as after any
 stream of tiles. Sweeps that depend on merged results become one more kernel; what is stored comes last.
 
-The blocks of a cluster take the pieces of one kernel, which then folds partial results over the axis of pieces itself.
+The blocks of a cluster, or its warps, take the pieces of one kernel, which then folds partial results over the axis of
+pieces itself.
 """
 
 from __future__ import annotations
@@ -65,18 +66,25 @@ def split(
 
 
 def shared(
-    kernel: KernelForm, buffers: Sequence[Buffer], axes: Mapping[str, int], axis: str, count: int
+    kernel: KernelForm,
+    buffers: Sequence[Buffer],
+    axes: Mapping[str, int],
+    axis: str,
+    count: int,
+    whole: bool = False,
 ) -> tuple[Piece, str]:
     """The kernel with its sweeps over `axis` cut into `count` equal pieces, and the new axis that numbers these.
 
-    The axis keeps its name inside a piece.
+    The axis keeps its name inside a piece. Pieces of `whole` vectors need not be equal, the last are short or empty, but
+    where the axis indexes a result.
     """
     reason = unsplittable(kernel, axis)
     if reason:
         raise IRError(reason)
-    if axes[axis] % count:
+    whole = whole and not any(axis in s.axes for p in kernel.parts for s in p.stores)
+    if axes[axis] % count and not whole:
         raise IRError(f"{axes[axis]} positions of {axis} are no {count} equal pieces")
-    cut = _Cut.blocks(axis, axes[axis], count, {*axes, *(b.name for b in buffers)})
+    cut = _Cut.units(axis, axes[axis], count, {*axes, *(b.name for b in buffers)}, whole)
     rest = counted(kernel, axes)
     while any(axis in levels(t) for t in _terms(rest)):
         level = _Shared(cut, axes)
@@ -159,6 +167,7 @@ class _Cut:
 
     axis: str
     extent: int
+    count: int
     length: int
     outer: str
     inner: str
@@ -168,19 +177,16 @@ class _Cut:
     @staticmethod
     def launches(axis: str, extent: int, count: int, taken: set[str]) -> _Cut:
         """Pieces of a launch that another merges; the axis keeps its name inside a piece."""
-        outer, merging = _fresh(f"{axis}p", taken), _fresh(f"{axis}m", taken)
-        return _Cut(axis, extent, piece_length(extent, count), outer, axis, merging, taken)
+        outer, merging, length = _fresh(f"{axis}p", taken), _fresh(f"{axis}m", taken), piece_length(extent, count)
+        return _Cut(axis, extent, max(1, -(-extent // length)), length, outer, axis, merging, taken)
 
     @staticmethod
-    def blocks(axis: str, extent: int, count: int, taken: set[str]) -> _Cut:
-        """Pieces of one launch, which merges them itself."""
+    def units(axis: str, extent: int, count: int, taken: set[str], whole: bool) -> _Cut:
+        """Pieces of one launch, which merges them itself, equal or of `whole` vectors."""
         outer, inner = _fresh(f"{axis}p", taken), _fresh(f"{axis}i", taken)
-        return _Cut(axis, extent, extent // count, outer, inner, outer, taken)
-
-    @cached_property
-    def count(self) -> int:
-        """The number of pieces."""
-        return max(1, -(-self.extent // self.length))
+        short = whole and extent % (count * VECTOR)
+        length = -(-extent // (count * NEIGHBOURS)) * NEIGHBOURS if short else extent // count
+        return _Cut(axis, extent, count, length, outer, inner, outer, taken)
 
     @cached_property
     def start(self) -> Term:

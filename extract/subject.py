@@ -24,7 +24,7 @@ class Subject:
     def pieces(self, count: int, cluster: int = 1) -> tuple[Piece, ...]:
         """The kernels that a line with so many pieces launches; raises where nothing can be split.
 
-        Where blocks work in clusters, there are as many pieces, and one kernel.
+        Where blocks work in clusters, they or their warps take the pieces of one kernel.
         """
         if count == 1:
             return (Piece(counted(self.kernel, self.axes), self.buffers, self.axes),)
@@ -33,6 +33,6 @@ class Subject:
             raise IRError(f"REDUCE=split{count}: the kernel sweeps over no axis that can be split")
         if cluster == 1:
             return split(self.kernel, self.buffers, self.axes, axis, count)
-        if cluster != count:
-            raise IRError(f"REDUCE=split{count}: a cluster of {cluster} blocks takes as many pieces")
-        return (shared(self.kernel, self.buffers, self.axes, axis, count)[0],)
+        if count % cluster:
+            raise IRError(f"REDUCE=split{count}: {cluster} blocks of a cluster take no equal number of pieces")
+        return (shared(self.kernel, self.buffers, self.axes, axis, count, count > cluster)[0],)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from extract.facts import passes, swept
@@ -13,7 +13,7 @@ from extract.sweep_cost import SweepCost
 from extract.tiles import VECTOR_BYTES, Access, Choice, Tiles
 from extract.warps import LINE_BYTES, SECTOR_BYTES, Digits, Request, conflicts, dealt, request
 from ir import term as T
-from ir.interval import Ranges, inside
+from ir.interval import Ranges
 from ir.loop import Buffer, Part
 from ir.machine import LANES, Machine, resident_warps
 from ir.node import postorder
@@ -66,19 +66,23 @@ class PartCost(SweepCost):
         nodes = list(postorder(*roots))
         ranges = Ranges({T.Index(a): (0, max(0, n - 1)) for a, n in axes.items()})
         loads = [t for t in nodes if isinstance(t, T.Load)]
-        self.loads = [_access(by_name[t.buffer], t.index, t.free, ranges) for t in loads]
+        self.loads = [
+            _access(by_name[t.buffer], t.index, t.free, _leaving(t, by_name, roots, ranges)) for t in loads
+        ]
         folded = set(postorder(*(k for t in nodes if isinstance(t, T.Fold | T.Stream | T.Scan) for k in t.terms)))
         self.early = {t.buffer for t in folded if isinstance(t, T.Load)}
         outside = _outside(roots)
         self.keeps = any(_dear(t) and t.free & self.roles.written for t in folded & outside)
         """Whether something dear that is folded is written too, so that it stays in registers in between."""
-        self.stores = [_access(by_name[s.buffer], s.index, s.axes, ranges) for s in part.stores]
+        self.stores = [_access(by_name[s.buffer], s.index, s.axes, ()) for s in part.stores]
         self.use = [(t in folded, t in outside) for t in loads]
         """Of each load, whether a fold uses it, and what is written."""
         self.work: defaultdict[frozenset[str], float] = defaultdict(float)
         self.again: defaultdict[frozenset[str], float] = defaultdict(float)
         """What every sweep computes again of the work, as folds use it and what is written."""
         for t in nodes:
+            if isinstance(t, T.Select) and isinstance(t.y, T.Identity):
+                continue  # a mask, over which loads mostly leave the identity anyway
             if isinstance(t, T.Unary | T.Binary | T.Select | T.Fold | T.Scan) and t.free:
                 own = t.x.free | set(swept(t)) if isinstance(t, T.Fold | T.Scan) else t.free
                 weight = machine.rates.special if _dear(t) else 1
@@ -145,10 +149,11 @@ class PartCost(SweepCost):
     def dealt(self, order: Sequence[str], axes: Mapping[str, TileAxis], choice: Choice) -> dict[str, Digits]:
         """The threads along each axis when they are dealt out in an order."""
         sharing = FOLD_THREADS.get(choice.reduce, choice.threads)
-        most = {a: sharing if a in self.roles.swept else choice.threads for a in order}
+        alone = self.roles.swept - {choice.pieces}
+        most = {a: sharing if a in alone else choice.threads for a in order}
         runs = {a: choice.run(axes[a]) for a in order}
         wanted = ((a, axes[a].tile, runs[a], most[a]) for a in order)
-        return dealt(wanted, choice.threads, choice.block, choice.apart)
+        return dealt(wanted, choice.threads, choice.block, choice.unit)
 
     def words(self, c: Tiles) -> int:
         """Register words that the tiles of a thread take: what it loads at once or computes of that, and its sums."""
@@ -308,7 +313,7 @@ class PartCost(SweepCost):
         """Instructions of a thread, and the time it waits, for the folds that threads share."""
         instructions = us = 0.0
         rates, block = self.machine.rates, c.choice.block
-        between = [folded for _, folded in self.folds if all(c.digits[a].before >= block for a in folded)]
+        between = [folded for _, folded in self.folds if folded and all(a == c.choice.pieces for a in folded)]
         us += rates.exchange_cluster_us if between else 0.0  # all at once, and folded by each thread alone
         for kept, folded in (*self.folds, *self.scans):
             if folded in between:
@@ -403,6 +408,38 @@ def _folded(t: T.Fold | T.Scan | T.Stream) -> tuple[frozenset[str], frozenset[st
     return t.free - over, over
 
 
-def _access(buffer: Buffer, index: Sequence[T.Term], axes: frozenset[str], ranges: Ranges) -> Access:
-    leaving = (t for t, n in zip(index, buffer.shape, strict=True) if not inside(ranges.of(t), (0, n - 1)))
+def _access(buffer: Buffer, index: Sequence[T.Term], axes: frozenset[str], leaving: Iterable[T.Term]) -> Access:
     return Access(buffer, axes, strides(buffer, index), frozenset[str]().union(*(t.free for t in leaving)))
+
+
+def _leaving(
+    load: T.Load, buffers: Mapping[str, Buffer], roots: Sequence[T.Term], ranges: Ranges
+) -> Iterator[T.Term]:
+    """The index terms of a load that may leave its buffer where a value is asked for."""
+    for t, n in zip(load.index, buffers[load.buffer].shape, strict=True):
+        low, high = ranges.of(t)
+        tests = {T.binary("le", T.number(0), t)} if low < 0 else set[T.Term]()
+        tests |= {T.binary("lt", t, T.number(n))} if high >= n else set()
+        if tests and _asked(load, roots, tests):
+            yield t
+
+
+def _asked(load: T.Load, roots: Sequence[T.Term], tests: set[T.Term]) -> bool:
+    """Whether the load is used elsewhere than where all the tests hold."""
+    found, stack = set(roots), list(roots)
+    while stack:
+        t = stack.pop()
+        masked = isinstance(t, T.Select) and tests <= set(_conjuncts(t.p))
+        below = (t.p, t.y) if isinstance(t, T.Select) and masked else t.terms
+        stack += [k for k in below if k not in found]
+        found.update(below)
+    return load in found
+
+
+def _conjuncts(pred: T.Term) -> Iterator[T.Term]:
+    match pred:
+        case T.Binary("and", x, y):
+            yield from _conjuncts(x)
+            yield from _conjuncts(y)
+        case _:
+            yield pred

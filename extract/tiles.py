@@ -47,8 +47,8 @@ class Access:
 class Choice:
     """Threads of a block, elements a thread holds side by side along an axis, how folds go, blocks of a cluster.
 
-    Blocks that stand `apart` have an axis to themselves, which numbers them. `staging` is how loads go through shared
-    memory, if they do.
+    Where units of so many threads take a piece of a sweep each, `pieces` is the axis that numbers them. `staging` is how
+    loads go through shared memory, if they do.
     """
 
     block: int
@@ -56,7 +56,8 @@ class Choice:
     vector_axis: str | None = None
     reduce: str = "block"
     cluster: int = 1
-    apart: bool = False
+    unit: int = 0
+    pieces: str = ""
     staging: Staging | None = None
 
     @property

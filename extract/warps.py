@@ -31,17 +31,15 @@ class Digits:
         return -(-tile // (self.run * self.count)) * self.run
 
 
-def dealt(
-    axes: Iterable[tuple[str, int, int, int]], threads: int, block: int, apart: bool = False
-) -> dict[str, Digits]:
+def dealt(axes: Iterable[tuple[str, int, int, int]], threads: int, block: int, unit: int = 0) -> dict[str, Digits]:
     """The threads along each of (axis, tile, run, most threads), the axis that gets its threads first in front.
 
     As `codegen.passes.layouts` deals them out: whole digits of lanes, then of warps, then of blocks. No axis has both
-    threads of a block and several blocks where these stand `apart`.
+    threads of a unit and several units where these take pieces, each of so many threads.
     """
     out, start = {}, 1
     for axis, tile, run, most in axes:
-        most = min(most, block // start) if apart and start < block else most
+        most = min(most, unit // start) if start < unit else most
         fit = [d for d in _counts(start, threads, block) if d <= most]
         wanted = -(-tile // run)
         out[axis] = Digits(start, next((d for d in fit if d >= wanted), fit[-1]), run)

@@ -21,7 +21,7 @@ from typing import get_args
 from ir.dtype import DTYPES, DType
 from ir.loop import Buffer
 from ir.node import IRError
-from ir.term import Term, Var
+from ir.term import Term, Var, binary, const
 
 BLOCK, THREAD = Var("block", "i32", ()), Var("thread", "i32", ())
 BULK_BYTES = 16
@@ -29,6 +29,8 @@ BULK_BYTES = 16
 MBARRIER_BYTES = 8
 COPY_BYTES = (4, 8, 16)
 """Sizes of a thread's own copies."""
+COPIES = ("own", "all", "first")
+"""Where a store to shared memory may go."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ class LoadShared:
 class StoreShared:
     """shared[offset ..+width) = array[index ..+width), where `pred`.
 
-    `everywhere` stores one element to the copies of all blocks of the cluster.
+    `to` says in whose copy: that of its own block, or one element in those of all blocks of the cluster or of its first.
     """
 
     shared: str
@@ -158,7 +160,7 @@ class StoreShared:
     index: Term
     width: int
     pred: Term | None = None
-    everywhere: bool = False
+    to: str = "own"
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,8 @@ class Shuffle:
 class Barrier:
     """All threads of the `scope` (warp, block or cluster) arrive before any goes on; shared memory is ordered.
 
-    Scope `begun` is one half of a barrier: the threads of a cluster wait until all its blocks have begun.
+    Scope `begun` is one half of a barrier: the threads of a cluster wait until all its blocks have begun. Scope `gather`
+    is another: those of the first block of a cluster wait for all, the others go on, and have nothing left to do.
     """
 
     scope: str = "block"
@@ -326,6 +329,11 @@ class KernelProgram:
     def block_threads(self) -> int:
         """Threads of one block."""
         return self.threads // self.cluster
+
+    @property
+    def first_block(self) -> Term:
+        """Whether a thread is of the first block of its cluster."""
+        return binary("lt", THREAD, const(self.block_threads, "i32"))
 
     @property
     def grid(self) -> int:

@@ -282,7 +282,8 @@ class _Run:
     def to_shared(self, s: K.StoreShared, offset: Ints, values: Array, on: Bools) -> None:
         name = s.shared
         array, (block, me) = self.slots(name, offset, len(values), on)
-        array_copy = EVERYWHERE if s.everywhere else me // self.program.block_threads
+        across = {"all": EVERYWHERE, "first": 0}
+        array_copy = me // self.program.block_threads if s.to == "own" else across[s.to]
         for k, row in enumerate(values):
             at = (block, offset + k)
             if len(np.unique(block * array.values.shape[1] + offset + k)) < len(offset):
@@ -381,7 +382,7 @@ class _Run:
 
     def barrier(self, s: K.Barrier, mask: Bools | None) -> None:
         program = self.program
-        scopes = {"block": program.block_threads, "cluster": program.threads, "begun": program.threads}
+        scopes = {"block": program.block_threads, **dict.fromkeys(("cluster", "begun", "gather"), program.threads)}
         if s.scope not in scopes:
             raise IRError(f"barrier: scope {s.scope} is not known")
         self.together(mask, scopes[s.scope], "barrier")

@@ -17,7 +17,7 @@ kernel rows(x: f32[4, 8] strides(8, 1) input align 16, ...) threads 128 blocks 4
   alias f32 t[32] of s                                 Alias
 }
 
-A cluster of one block is left out; `s[a]..1 <- v[0]; to everywhere` stores to every block's copy.
+A cluster of one block is left out; `s[a]..1 <- v[0]; to all` stores to every block's copy.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def show_statement(s: K.Statement) -> str:
         case K.StoreGlobal(buffer, offset, array, index, width, pred, monoid, cache):
             copy = _copy(buffer, offset, array, index, width)
             return copy + _options(when=pred, monoid=monoid, cache=cache if cache != "default" else None)
-        case K.StoreShared(shared, offset, array, index, width, pred, everywhere):
+        case K.StoreShared(shared, offset, array, index, width, pred, to):
             copy = _copy(shared, offset, array, index, width)
-            return copy + _options(when=pred, to="everywhere" if everywhere else None)
+            return copy + _options(when=pred, to=to if to != "own" else None)
         case K.Shuffle(array, index, value, mask):
             return f"{array}[{_show(index)}] = shuffle({_show(value)}, {mask})"
         case K.Barrier(scope):
@@ -236,7 +236,7 @@ class _Parser:
             slot = _term(options["slot"], scope) if "slot" in options else None
             return K.LoadShared(target, to, source, start, n, pred, other, slot)
         if target in self.shared:
-            return K.StoreShared(target, to, source, start, n, pred, "to" in options)
+            return K.StoreShared(target, to, source, start, n, pred, options.get("to", "own"))
         if target in self.buffers:
             return K.StoreGlobal(target, to, source, start, n, pred, options.get("monoid"), cache)
         raise IRError(f"neither {target} nor {source} is a buffer or a shared array, or a load has no `other`")

@@ -25,6 +25,7 @@ def verify_kernel(program: K.KernelProgram, machine: Machine | None = None) -> N
     _Verifier(program).body(program.body, _Scope.of(program))
     _check_shared(program.body, _Segment(_crossing(program)))
     check_protocol(program)
+    _check_gather(program)
     if machine is not None:
         need = footprint(program)
         if not machine.bulk_copies and any(isinstance(s, K.Ring) and s.bulk for s in K.walk(program.body)):
@@ -53,6 +54,8 @@ class _Scope:
     one_thread: bool = False
     ones: set[Term] = field(default_factory=set)
     """Predicates that hold in one thread at most."""
+    alone: bool = False
+    """Whether only the first block of a cluster is here."""
 
     @staticmethod
     def of(program: K.KernelProgram) -> _Scope:
@@ -109,9 +112,11 @@ class _Verifier:
                     self.loop(s, scope)
                 case K.If(pred, inner):
                     self.predicate(pred)
-                    uniform = scope.uniform and self.is_uniform(pred, scope)
+                    first = pred is self.program.first_block
+                    uniform = scope.uniform and (first or self.is_uniform(pred, scope))
                     one = scope.one_thread or is_one_thread(pred, scope.ones)
-                    self.body(inner, replace(scope.inner(), uniform=uniform, one_thread=one))
+                    inside = replace(scope.inner(), uniform=uniform, one_thread=one, alone=scope.alone or first)
+                    self.body(inner, inside)
                 case K.LoadGlobal(array, index, buffer, offset, width, pred, other):
                     self.in_memory(buffer, offset, width, pred, scope)
                     self.set(array, index, width, self.buffers[buffer].dtype, scope)
@@ -128,20 +133,19 @@ class _Verifier:
                     if (shared in scope.rings) != (s.slot is not None):
                         raise IRError(f"{shared}: a ring is read at a slot, and nothing else is")
                     self.set(array, index, width, self.in_shared(shared, offset, width, pred, scope), scope)
-                case K.StoreShared(shared, offset, array, index, width, pred, everywhere):
+                case K.StoreShared(shared, offset, array, index, width, pred, to):
                     if shared in scope.rings:
                         raise IRError(f"{shared}: only copies go into a ring")
                     self.used(array, index, width, self.in_shared(shared, offset, width, pred, scope), scope)
-                    if everywhere and (self.program.cluster == 1 or width > 1):
-                        raise IRError(
-                            f"{shared}: {width} elements are stored everywhere in a cluster of {self.program.cluster}"
-                        )
+                    if to not in K.COPIES or (to != "own" and (self.program.cluster == 1 or width > 1)):
+                        raise IRError(f"{shared}: {width} elements go to {to} of {self.program.cluster} blocks")
                 case K.Shuffle(array, index, value):
                     self.collective("shuffle", scope)
                     self.set(array, index, 1, value.dtype, scope)
                 case K.Barrier(barrier_scope):
                     self.collective("barrier", scope)
-                    if barrier_scope in ("cluster", "begun") and self.program.cluster == 1:
+                    across = barrier_scope in ("cluster", "begun", "gather")
+                    if across and (self.program.cluster == 1 or scope.alone):
                         raise IRError(f"barrier {barrier_scope}: the blocks stand alone")
                 case _:
                     self.staging(s, scope)
@@ -314,7 +318,7 @@ class _Verifier:
 def _crossing(program: K.KernelProgram) -> frozenset[str]:
     """Shared arrays that threads of other blocks write."""
     stores = (s for s in K.walk(program.body) if isinstance(s, K.StoreShared))
-    return frozenset(s.shared for s in stores if s.everywhere)
+    return frozenset(s.shared for s in stores if s.to != "own")
 
 
 @dataclass
@@ -355,11 +359,22 @@ def _check_shared(body: tuple[K.Statement, ...], now: _Segment) -> None:
                 now.read.add(shared)
             case K.StoreShared(shared):
                 if shared in now.crossing and not now.begun:
-                    raise IRError(f"{shared} is written everywhere before all blocks have begun")
+                    raise IRError(f"{shared} is written for other blocks before all blocks have begun")
                 if shared in now.read:
                     raise IRError(f"{shared} is written while it may still be read: no barrier stands between")
                 now.ever.add(shared)
                 now.written.add(shared)
+
+
+def _check_gather(program: K.KernelProgram) -> None:
+    """After a gathering the first block has the rest of the kernel to itself."""
+    gathers = [s for s in K.walk(program.body) if s == K.Barrier("gather")]
+    if gathers:
+        at = program.body.index(gathers[0]) if gathers[0] in program.body else len(program.body) - 1
+        rest = [s for s in program.body[at + 1 :] if not isinstance(s, K.Let)]
+        alone = len(rest) == 1 and isinstance(rest[0], K.If) and rest[0].pred is program.first_block
+        if len(gathers) > 1 or not alone:
+            raise IRError(f"{program.name}: what follows a gathering is not left to the first block of a cluster")
 
 
 # ---- what it costs

@@ -23,7 +23,7 @@ def place_barriers(state: State) -> State:
     assert state.kernel is not None
     loaded = {s.buffer for s in K.walk(state.kernel.body) if isinstance(s, K.LoadGlobal)}
     stored = {s.buffer for s in K.walk(state.kernel.body) if isinstance(s, K.StoreGlobal)}
-    everywhere = {s.shared for s in K.walk(state.kernel.body) if isinstance(s, K.StoreShared) and s.everywhere}
+    everywhere = {s.shared for s in K.walk(state.kernel.body) if isinstance(s, K.StoreShared) and s.to != "own"}
     in_place = frozenset(loaded & stored)
     wide = everywhere | (in_place if state.kernel.cluster > 1 else frozenset())
     body, _ = _Placer(in_place, frozenset(wide)).placed(state.kernel.body, NOTHING)
@@ -39,7 +39,7 @@ def _begun(body: tuple[K.Statement, ...]) -> tuple[K.Statement, ...]:
 
 
 def _reaches(s: K.Statement) -> bool:
-    return isinstance(s, K.StoreShared) and s.everywhere
+    return isinstance(s, K.StoreShared) and s.to != "own"
 
 
 def _either(a: Touched, b: Touched) -> Touched:

@@ -1,9 +1,10 @@
-"""Tile to tile: what the blocks of a cluster exchange to fold over an axis that numbers them goes to all of them at once.
+"""Tile to tile: what blocks or warps of a cluster exchange to fold over an axis that numbers them goes to all at once.
 
 Folds that depend on each other would each wait for all blocks. A value over the axis that depends on none of them is
-shared instead, along an axis that every thread holds in registers; the folds, and what stands between them, are local.
+shared instead, along an axis that every thread holds in registers, or every warp in its lanes where there are many; the
+folds, and what stands between them, are local.
 
-m = fold max over j of x, s = fold add over j of exp(x - m)      m, s over p, j the positions of one block
+m = fold max over j of x, s = fold add over j of exp(x - m)      m, s over p, j the positions of one block or warp
 ms = share m over p as q, ss = share s over p as q               one barrier
 M = fold max over q of ms, S = fold add over q of ss * exp(ms - M)
 """
@@ -17,7 +18,7 @@ from codegen.passes.state import PartPlan, State
 from codegen.passes.terms import replaced
 from ir import term as T
 from ir import tile
-from ir.layout import Family, Mode
+from ir.layout import LANES, Family, Layout, Mode
 from ir.live import live
 from ir.ops import MONOIDS
 from ir.term import Term, Var
@@ -33,18 +34,18 @@ def share_early(state: State) -> State:
     parts, plans = list[TilePart](), list[PartPlan]()
     for part, plan in zip(state.tile.parts, state.plans, strict=True):
         for axis in part.axes:
-            if _numbers_blocks(axis, plan.layouts):
+            if _numbers_units(axis, plan.layouts):
                 part, plan = _shared(part, plan, axis, tile.infer(part, buffers))
         parts.append(part)
         plans.append(plan)
     return replace(state, tile=replace(state.tile, parts=tuple(parts)), plans=tuple(plans))
 
 
-def _numbers_blocks(axis: TileAxis, layouts: Family) -> bool:
-    """Whether block k of a cluster of several holds position k of the axis alone."""
-    mode = (layouts.block, Mode(layouts.cluster, axis.name, 1))
-    whole = axis.role == "whole" and axis.extent == axis.tile == layouts.cluster > 1
-    return whole and layouts.thread.get(axis.name) == (mode,)
+def _numbers_units(axis: TileAxis, layouts: Family) -> bool:
+    """Whether block or warp k of a cluster of several blocks holds position k of the axis alone."""
+    whole = axis.role == "whole" and axis.extent == axis.tile and layouts.cluster > 1
+    modes = [(unit, Mode(layouts.threads // unit, axis.name, 1)) for unit in (LANES, layouts.block)]
+    return whole and layouts.thread.get(axis.name) in [(mode,) for mode in modes]
 
 
 def _shared(part: TilePart, plan: PartPlan, axis: TileAxis, values: Mapping[str, Var]) -> tuple[TilePart, PartPlan]:
@@ -56,18 +57,31 @@ def _shared(part: TilePart, plan: PartPlan, axis: TileAxis, values: Mapping[str,
     stored = {s.buffer for s in tile.walk(part.body) if isinstance(s, tile.TileStore)}
     if len(folds) < 2 or not local or split is None or loaded & stored:
         return part, plan
-    leaves = [values[n] for n in split.leaves]
-    words = sum(plan.layouts.over(v.axes).registers * plan.layouts.cluster for v in leaves)
-    if words > MOST_REGISTERS:
+    held = [plan.layouts.over(values[n].axes) for n in split.leaves]
+    words = sum(layout.registers for layout in held)
+    free_lanes = all(m.axis is None for layout in held for m in _lanes(layout)) and axis.tile % LANES == 0
+    lanes = LANES if free_lanes and words * axis.tile > MOST_REGISTERS else 1
+    if words * axis.tile // lanes > MOST_REGISTERS:
         return part, plan
     along = _fresh(f"{axis.name}q", {a.name for a in part.axes} | values.keys())
     names = {n: _fresh(f"{n}_{along}", values.keys()) for n in (*split.leaves, *split.between)}
     shares = [tile.Share(names[n], n, axis.name, along) for n in split.leaves]
     late = [k for s in split.late for k in _along(s, split, names, axis.name, along)]
     order = [k for a in part.axes for k in ((a, replace(a, name=along)) if a is axis else (a,))]
-    register = (Mode(axis.tile, along, 1), *plan.layouts.register)
+    register = tuple(m for m in (Mode(axis.tile // lanes, along, lanes), *plan.layouts.register) if m.size > 1)
+    thread = {**plan.layouts.thread, along: ((1, Mode(lanes, along, 1)),) if lanes > 1 else ()}
     body = live((*split.early, *shares, *late))
-    return TilePart(tuple(order), body), replace(plan, layouts=replace(plan.layouts, register=register))
+    layouts = replace(plan.layouts, thread=thread, register=register)
+    return TilePart(tuple(order), body), replace(plan, layouts=layouts)
+
+
+def _lanes(layout: Layout) -> Iterator[Mode]:
+    """The modes of a layout that lie among the lanes of a warp."""
+    before = 1
+    for m in layout.thread:
+        if before < LANES:
+            yield m
+        before *= m.size
 
 
 @dataclass(frozen=True)

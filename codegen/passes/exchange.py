@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from codegen.passes.nest import THREAD
@@ -11,7 +12,7 @@ from codegen.passes.terms import digit, linear, widened
 from ir import kernel as K
 from ir import term as T
 from ir.dtype import DTYPES
-from ir.layout import Layout
+from ir.layout import LANES, Layout
 from ir.term import Term
 
 VECTOR_BYTES = 16
@@ -41,10 +42,10 @@ class Slots:
     units: int
 
     @staticmethod
-    def fill(partial: Partial, kept: Layout, unit: int, everywhere: bool) -> Slots:
+    def fill(partial: Partial, kept: Layout, unit: int, to: str) -> Slots:
         """Every unit of so many threads leaves its results in its slots; `kept` is the layout of the tile they make up.
 
-        With `everywhere`, in the slots of every block.
+        `to` says in which blocks' slots.
         """
         nests, key, place, count = partial.nests, dict[Term, int](), dict[Term, int](), 1
         for before, size, mode in kept.digits({m.axis for m in kept.thread if m.axis}, nests.layouts.block):
@@ -61,7 +62,7 @@ class Slots:
             at = nests.register(partial.modes)
             sender = T.binary("eq", T.binary("mod", THREAD, T.number(unit)), linear(place))
             for name, array in zip(shared, partial.arrays, strict=True):
-                nests.inner.append(K.StoreShared(name, out.at(at, own), array, at, 1, sender, everywhere))
+                nests.inner.append(K.StoreShared(name, out.at(at, own), array, at, 1, sender, to))
         return out
 
     def at(self, register: Term, unit: Term) -> Term:
@@ -73,7 +74,9 @@ class Slots:
 def gather(partial: Partial, slots: Slots, units: list[tuple[int, int]]) -> None:
     """Combine the slots of this thread's group of units."""
     nests, algebra = partial.nests, partial.algebra
-    read, count = seen(partial, slots, units), math.prod(size for size, _ in units)
+    count = math.prod(size for size, _ in units)
+    width = _run(units, max(DTYPES[d].bytes for d in algebra.dtypes))
+    read = seen(partial, slots, _first(slots.own, units), [_place(k, units) for k in range(0, count, width)], width)
     with nests.now(partial.modes):
         first = T.binary("mul", nests.register(partial.modes), T.const(count, "i32"))
         places = [T.binary("add", first, T.const(k, "i32")) for k in range(count)]
@@ -81,22 +84,28 @@ def gather(partial: Partial, slots: Slots, units: list[tuple[int, int]]) -> None
         partial.set(algebra.tree(items, nests))
 
 
-def seen(partial: Partial, slots: Slots, units: list[tuple[int, int]]) -> list[str]:
-    """Arrays of the slots of this thread's group of units, the fastest there; a load takes a run of neighbours."""
+def seen(partial: Partial, slots: Slots, first: Term, places: Sequence[int], width: int = 1) -> list[str]:
+    """Arrays of the slots of the units at `places` behind the first, the fastest there; a load takes `width` of them."""
     nests, algebra = partial.nests, partial.algebra
-    count = math.prod(size for size, _ in units)
-    width = _run(units, max(DTYPES[d].bytes for d in algebra.dtypes))
-    size = math.prod(m.size for m in partial.modes)
+    count, size = len(places) * width, math.prod(m.size for m in partial.modes)
     read = [nests.array("seen", d, size * count) for d in algebra.dtypes]
     with nests.now(partial.modes):
         at = nests.register(partial.modes)
-        first = T.binary("mul", at, T.const(count, "i32"))
-        for k in range(0, count, width):
-            unit = T.binary("add", _first(slots.own, units), T.number(_place(k, units)))
+        row = T.binary("mul", at, T.const(count, "i32"))
+        for k, place in enumerate(places):
+            unit = T.binary("add", first, T.number(place))
             for name, array in zip(slots.shared, read, strict=True):
-                to = T.binary("add", first, T.const(k, "i32"))
+                to = T.binary("add", row, T.const(k * width, "i32"))
                 nests.inner.append(K.LoadShared(array, to, name, slots.at(at, unit), width))
     return read
+
+
+def seen_of_all(partial: Partial, slots: Slots, over_lanes: bool) -> list[str]:
+    """Arrays of the slots of all units: in every thread, or dealt out over the lanes of each warp."""
+    if over_lanes:
+        return seen(partial, slots, digit(THREAD, 1, LANES), range(0, slots.units, LANES))
+    width = _run([(slots.units, 1)], max(DTYPES[d].bytes for d in partial.algebra.dtypes))
+    return seen(partial, slots, T.number(0), range(0, slots.units, width), width)
 
 
 def _run(units: list[tuple[int, int]], size: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 from codegen.passes.exchange import Slots, gather, shuffled
@@ -21,14 +21,23 @@ CHAINS = 4
 """Independent additions that hide the latency of one."""
 
 
-def begin_fold(nests: Nests, axes: tuple[str, ...], monoid: str, x: Var, value: Term, result: Var) -> str:
+def begin_fold(
+    nests: Nests,
+    axes: tuple[str, ...],
+    monoid: str,
+    x: Var,
+    value: Term,
+    result: Var,
+    ended: Set[str] = frozenset(),
+) -> str:
     """Fold the tile `x`, whose element at hand is `value`, into registers in the open nest; the rest when it closes.
 
-    Returns the array that then holds the result in every thread that needs it.
+    Returns the array that then holds the result in every thread that needs it. Along the axes `ended` the tile holds the
+    identity past its end.
     """
     algebra = Algebra.of(monoid, x.dtype, nests.part.axis(axes[0]).extent)
     kept, folded = nests.modes(result.axes), [m for m in nests.modes(x.axes) if m.axis in axes]
-    beyond = [a for a in axes if nests.layouts.over((a,)).cover(a) > nests.part.axis(a).tile]
+    beyond = [a for a in axes if nests.layouts.over((a,)).cover(a) > nests.part.axis(a).tile and a not in ended]
     inside = conjunction([T.binary("lt", nests.local(a), T.number(nests.part.axis(a).tile)) for a in beyond])
     pairs = _in_pairs(algebra, x, nests.modes(x.axes), axes) and all(
         nests.part.axis(a).tile % 2 == 0 for a in beyond
@@ -139,7 +148,11 @@ def _finish(partial: Partial, layout: Layout, axes: tuple[str, ...], result: Var
     for unit, end in ((LANES, block), (block, nests.layouts.threads)):
         units = [(size, before // unit) for before, size, _ in digits if unit <= before < end]
         if units:
-            gather(partial, Slots.fill(partial, layout.project(result.axes), unit, unit == block), units)
+            gather(
+                partial,
+                Slots.fill(partial, layout.project(result.axes), unit, "all" if unit == block else "own"),
+                units,
+            )
     if final != partial.arrays[-1]:
         with nests.now(partial.modes):
             value = T.round_to(result.dtype, "cast", partial.here[-1])

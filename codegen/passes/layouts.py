@@ -91,8 +91,11 @@ class _Chooser:
         self, part: TilePart, buffers: Mapping[str, Buffer], schedule: Schedule, threads: int, cluster: int
     ) -> None:
         self.part, self.threads, self.cluster = part, threads, cluster
-        self.wishes, self.reduce = vector_wishes(schedule), schedule.get("REDUCE")
-        self.pieces = cluster > 1 and self.reduce.startswith("split")
+        self.wishes, reduce = vector_wishes(schedule), schedule.get("REDUCE").split("+")
+        self.sharing = min((n for word, n in _REDUCE.items() if word in reduce), default=threads)
+        pieces = cluster > 1 and reduce[-1].startswith("split")
+        self.unit = min(self.sharing, threads // cluster) if pieces else 0
+        """Threads that take a piece of a sweep each; 0 where none do."""
         self.values = tile.infer(part, buffers)
         self.ranges = Ranges({Index(a.name): (0, max(a.extent - 1, 0)) for a in part.axes})
         self.touches: list[_Touch] = []
@@ -191,10 +194,10 @@ class _Chooser:
     def threads_along(self, axis: TileAxis, start: int, wanted: int) -> int:
         """How many of the threads that are left go along the axis: whole digits of lanes, then of warps, then of blocks."""
         left, block = self.threads // start, self.threads // self.cluster
-        if axis.name in self.folded:
-            left = min(left, _REDUCE.get(self.reduce, left))
-        if self.pieces and start < block:
-            left = min(left, block // start)
+        if start < self.unit:
+            left = min(left, self.unit // start)
+        elif axis.name in self.folded and not self.unit:
+            left = min(left, self.sharing)
         fit = [d for d in range(1, left + 1) if self.threads // start % d == 0 and _splits(start, d, block)]
         return next((d for d in fit if d >= wanted), fit[-1])
 

@@ -40,7 +40,7 @@ def _merged(part: TilePart, body: Body) -> Body:
     made: dict[Statement, str] = {}
     same: dict[str, str] = {}
     for s in body:
-        new = _renamed(s, same)
+        new = renamed(s, same)
         if isinstance(new, Stream | TileStore):
             out.append(new)
             made = {k: v for k, v in made.items() if not isinstance(k, TileLoad)}
@@ -54,7 +54,7 @@ def _merged(part: TilePart, body: Body) -> Body:
     return tuple(out)
 
 
-def _renamed(s: Statement, names: Mapping[str, str]) -> Statement:
+def renamed(s: Statement, names: Mapping[str, str]) -> Statement:
     """The statement with the values that it reads renamed, in bodies too."""
     if not names:
         return s
@@ -75,7 +75,7 @@ def _renamed(s: Statement, names: Mapping[str, str]) -> Statement:
         elif key == "yields":
             fields[key] = tuple(names.get(v, v) for v in value)
         elif key == "body":
-            fields[key] = tuple(_renamed(inner, names) for inner in value)
+            fields[key] = tuple(renamed(inner, names) for inner in value)
     return replace(s, **fields)  # type: ignore[arg-type]
 
 

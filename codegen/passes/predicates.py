@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from codegen.passes.layouts import element_offset, legal_width, reach
+from codegen.passes.masks import Tests, hidden
 from codegen.passes.state import Access, State, access_name
 from codegen.passes.terms import widened
 from ir import term as T
 from ir import tile
-from ir.interval import Ranges, inside
+from ir.interval import Ranges, inside, run_along
 from ir.layout import Family
 from ir.loop import Buffer
 from ir.term import Index, Term
@@ -26,7 +27,7 @@ def decide_predicates(state: State) -> State:
         for s in tile.walk(part.body):
             if isinstance(s, TileLoad):
                 planner = _Planner(part, plan.staged.get(access_name(s), plan.layouts))
-                accesses[access_name(s)] = planner.load(buffers[s.buffer], s.index)
+                accesses[access_name(s)] = planner.load(s, buffers[s.buffer])
             elif isinstance(s, TileStore):
                 planner = _Planner(part, plan.layouts)
                 accesses[access_name(s)] = planner.store(buffers[s.buffer], s.index, values[s.value].free)
@@ -36,7 +37,7 @@ def decide_predicates(state: State) -> State:
 
 class _Planner:
     def __init__(self, part: TilePart, layouts: Family) -> None:
-        self.part, self.layouts = part, layouts
+        self.part, self.layouts, self.tests = part, layouts, Tests(part)
         self.valid, self.padded = (
             Ranges({Index(a.name): reach(a, layouts, padded) for a in part.axes}) for padded in (False, True)
         )
@@ -45,29 +46,37 @@ class _Planner:
         """Axes with positions at or past their extent."""
         return {a for a in axes if self.padded.of(Index(a))[1] >= self.part.axis(a).extent}
 
-    def load(self, buffer: Buffer, index: tuple[Term, ...]) -> Access:
+    def load(self, s: TileLoad, buffer: Buffer) -> Access:
         if not buffer.size:
             return Access(T.number(0), tests=(T.const(False, "bool"),))
-        terms, extents = [], set[str]()
-        for t, size in zip(map(widened, index), buffer.shape, strict=True):
-            whole = (0, size - 1)
+        terms, tests, extents = list[Term](), list[Term](), set[str]()
+        for t, size in zip(map(widened, s.index), buffer.shape, strict=True):
+            whole, beyond = (0, size - 1), self.beyond(t, size)
             if inside(self.padded.of(t), whole):
                 terms.append(t)
-            elif inside(self.valid.of(t), whole):
+            elif not beyond:
                 terms.append(t)
+                extents |= self.overrun(t.free)
+            elif hidden(self.part, s.out, set().union(*(self.tests.all_of(b) for b in beyond))):
+                terms.append(t)
+                tests += beyond
                 extents |= self.overrun(t.free)
             else:
                 terms.append(T.binary("min", T.binary("max", t, T.number(0)), T.number(size - 1)))
-        return Access(element_offset(buffer, tuple(terms)), extents=tuple(sorted(extents)))
+        return Access(element_offset(buffer, tuple(terms)), tuple(tests), tuple(sorted(extents)))
+
+    def beyond(self, t: Term, size: int) -> list[Term]:
+        """What must hold for an index to be inside a dimension, as far as coordinates inside their extents do not."""
+        low, high = self.valid.of(t)
+        tests = [T.binary("le", T.number(0), t)] if low < 0 else []
+        return tests + ([T.binary("lt", t, T.number(size))] if high >= size else [])
 
     def store(self, buffer: Buffer, index: tuple[Term, ...], value_axes: frozenset[str]) -> Access:
         terms = tuple(map(widened, index))
         axes = value_axes.union(*(t.free for t in terms))
         tests: list[Term] = []
         for t, size in zip(terms, buffer.shape, strict=True):
-            low, high = self.valid.of(t)
-            tests += [T.binary("le", T.number(0), t)] if low < 0 else []
-            tests += [T.binary("lt", t, T.number(size))] if high >= size else []
+            tests += self.beyond(t, size)
         cut = [a for a in sorted(axes) if self._covers_more(a)]
         return Access(element_offset(buffer, terms), tuple(tests), tuple(sorted(self.overrun(axes))), tuple(cut))
 
@@ -99,6 +108,20 @@ def choose_widths(state: State) -> State:
 def _width(access: Access, buffer: Buffer, part: TilePart, layouts: Family, axes: frozenset[str]) -> int:
     fastest = layouts.over(axes | access.offset.free).register[:1]
     for mode in fastest:
-        if mode.stride == 1 and mode.axis is not None and not any(mode.axis in t.free for t in access.tests):
-            return legal_width(access.offset, part.axis(mode.axis), buffer, mode.size)
+        if mode.stride == 1 and mode.axis is not None:
+            width = legal_width(access.offset, part.axis(mode.axis), buffer, mode.size)
+            while width > 1 and not all(_uniform(t, mode.axis, width) for t in access.tests):
+                width //= 2
+            return width
     return 1
+
+
+def _uniform(test: Term, axis: str, width: int) -> bool:
+    """Whether a test gives one answer for every aligned run of so many positions along the axis."""
+    if axis not in test.free:
+        return True
+    match test:
+        case T.Binary("lt", t, T.Const() as bound) | T.Binary("le", T.Const() as bound, t):
+            run = run_along(t, axis, width)
+            return run is not None and run[0] == 1 and run[1] % width == 0 and int(bound.value) % width == 0
+    return False

@@ -205,12 +205,11 @@ class Rings:
             body.append(K.LoadShared(array, at, r.name, self.kept_place(r), width))
             return array
         slot = self.slot(r, _plus(self.step, k * r.axis.tiles if not r.kept else 0))
-        if r.how == "async":
-            body.append(K.LoadShared(array, at, r.name, self.own(r, nests), width, slot=slot))
-            return array
         _, pred = self.places(r.access, nests)
-        other = T.const(0, r.value.dtype) if pred is not None else None
         offset = linear({nests.local(a): self.pitch(r, a) for a in axes})
+        if r.how == "async":  # what a copy does not touch it fills with zeros
+            offset, pred = self.own(r, nests), pred if r.access.leaves else None
+        other = T.const(r.access.leaves, r.value.dtype) if pred is not None else None
         body.append(K.LoadShared(array, at, r.name, offset, width, pred, other, slot))
         return array
 

@@ -91,7 +91,7 @@ class _Scan:
     def warps(self, weight: int, size: int) -> None:
         """Every warp reads the totals of its group of warps and keeps the product of the earlier ones apart."""
         nests, algebra, group = self.nests, self.prefix.algebra, self.total
-        slots = Slots.fill(group, self.layout, LANES, nests.layouts.cluster > 1)
+        slots = Slots.fill(group, self.layout, LANES, "all" if nests.layouts.cluster > 1 else "own")
         own = digit(WARP, weight, size)
         first = T.binary("sub", WARP, T.binary("mul", own, T.number(weight)))
         total, earlier = self.partial(group.modes, "total"), self.partial(group.modes, "earlier")

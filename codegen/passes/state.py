@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -22,7 +23,7 @@ class Access:
 
     `offset` is the element over coordinates and values; `tests` must hold, and coordinates along `extents` be below
     the axis' extent, and positions along `tiles` below its tile, or nothing is touched. `width` elements move at once,
-    with the cache hint `cache`.
+    with the cache hint `cache`. Elements that a load does not touch are what it `leaves`.
     """
 
     offset: Term
@@ -31,12 +32,15 @@ class Access:
     tiles: tuple[str, ...] = ()
     width: int = 1
     cache: str = "default"
+    leaves: float | int | bool = 0
 
     def __str__(self) -> str:
         limits = [*map(show_term, self.tests), *(f"{a} < extent" for a in self.extents)]
         limits += [f"{a} < tile" for a in self.tiles]
         hint = f" {self.cache}" if self.cache != "default" else ""
-        return f"[{show_term(self.offset)}]..{self.width}{hint}" + (f" when {', '.join(limits)}" if limits else "")
+        other = f" else {self.leaves}" if self.leaves or math.copysign(1.0, self.leaves) < 0 else ""
+        when = f" when {', '.join(limits)}{other}" if limits else ""
+        return f"[{show_term(self.offset)}]..{self.width}{hint}{when}"
 
 
 @dataclass(frozen=True)
@@ -60,19 +64,22 @@ class Course:
 class PartPlan:
     """What is decided about one part: the layouts of its tiles, its accesses by name, and what goes through shared memory.
 
-    A load in `staged` comes in layouts of its own and changes to those of the part in shared memory.
+    A load in `staged` comes in layouts of its own and changes to those of the part in shared memory. A fold that is
+    `ended` along an axis sees its identity at what the layout has beyond the tile.
     """
 
     layouts: Family
     staged: Mapping[str, Family] = field(default_factory=dict)
     accesses: Mapping[str, Access] = field(default_factory=dict)
     courses: tuple[Course, ...] = ()
+    ended: frozenset[tuple[str, str]] = frozenset()
 
     def __str__(self) -> str:
         lines = [str(self.layouts)]
         for name, family in self.staged.items():
             lines += [f"  {name} through shared memory from", f"  {family}".replace("\n", "\n  ")]
         lines += [f"  {k}: {a}" for k, a in self.accesses.items()]
+        lines += [f"  {fold} sees its identity past {axis}" for fold, axis in sorted(self.ended)]
         return "\n".join([*lines, *(f"  through shared memory: {c}" for c in self.courses)])
 
 

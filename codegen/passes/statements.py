@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from codegen.passes.exchange import Slots, seen
+from codegen.passes.exchange import Slots, seen_of_all
 from codegen.passes.folds import Running, begin_fold
 from codegen.passes.nest import Names, Nests
 from codegen.passes.partial import Algebra, Partial
@@ -177,7 +177,8 @@ class _PartWriter:
 
     def fold(self, out: str, axes: tuple[str, ...], monoid: str, x: str) -> None:
         v = self.types[x]
-        self.arrays[out] = begin_fold(self.nests, axes, monoid, v, self.here(v), self.types[out])
+        ended = {a for a in axes if (out, a) in self.plan.ended}
+        self.arrays[out] = begin_fold(self.nests, axes, monoid, v, self.here(v), self.types[out], ended)
 
     def scan(self, out: str, axis: str, monoid: str, x: str) -> None:
         v = self.types[x]
@@ -185,14 +186,15 @@ class _PartWriter:
 
     def share(self, s: tile.Share) -> None:
         """Send to all blocks of the cluster; what reads it stands in front of the next use of anything."""
-        v, nests = self.types[s.x], self.nests
+        v, nests, layouts = self.types[s.x], self.nests, self.nests.layouts
         nests.close()
+        units = self.part.axis(s.axis).tile
         rest = [a for a in v.axes if a != s.axis]
         own = Partial(nests, Algebra("max", (v.dtype,), 1), nests.modes(v.axes), (self.arrays[s.x],))
-        slots = Slots.fill(own, nests.layouts.over(v.axes).project(rest), nests.layouts.block, True)
+        slots = Slots.fill(own, layouts.over(v.axes).project(rest), layouts.threads // units, "all")
 
         def arrive() -> None:
-            (self.arrays[s.out],) = seen(own, slots, [(nests.layouts.cluster, 1)])
+            (self.arrays[s.out],) = seen_of_all(own, slots, bool(layouts.thread.get(s.along)))
 
         self.arriving.append(arrive)
 
@@ -206,7 +208,7 @@ class _PartWriter:
         v, access = self.types[s.out], self.plan.accesses[access_name(s)]
         body = nests.over(v.axes, access.width, "load")
         array = nests.array(s.out, v.dtype, nests.registers(v.axes))
-        at, other = nests.element(v.axes), T.const(0, v.dtype)
+        at, other = nests.element(v.axes), T.const(access.leaves, v.dtype)
         offset, pred = self.places(access, nests)
         body.append(K.LoadGlobal(array, at, s.buffer, offset, access.width, pred, other, access.cache))
         return array

@@ -267,7 +267,7 @@ FAULTS = (
     Fault("a projection is off by one", "contraction", changed(K.StoreGlobal, index=lambda s: moved(s.index, 1))),
     Fault("no barrier of the cluster", WIDE, changed(K.Barrier, scope="block")),
     Fault("a block is not waited for", WIDE, without_scope("begun")),
-    Fault("results stay in their block", WIDE, changed(K.StoreShared, everywhere=False)),
+    Fault("results stay in their block", WIDE, changed(K.StoreShared, to="own")),
     Fault("a row is taken for its neighbour", "contraction", changed(K.LoadGlobal, index=T.const(0, "i32"))),
 )
 

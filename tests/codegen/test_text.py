@@ -101,7 +101,7 @@ def test_what_is_touched_once_is_streamed_where_the_cache_would_hold_it_in_vain(
 SOWN = {
     "a barrier of one block": ("cluster_barrier();", "__syncthreads();", "race|nothing has written"),
     "a result in one block's copy": (
-        "store_everywhere<4>(slots_1 + t_5, m1_out_1);",
+        "store_all<4>(slots_1 + t_5, m1_out_1);",
         "slots_1[t_5] = m1_out_1;",
         "which only block . of the cluster has",
     ),

@@ -57,6 +57,16 @@ CLUSTERED = {
         lambda x: F.layer_norm(x, (512,)), [normal(4, 512)], "WORK=t64+c2 TILE=x1:256/v4,x1p:2 REDUCE=split2"
     ),
     "short steps": (LOGSUM, [normal(3, 1024)], "WORK=t32+c4 TILE=x1:32,x1p:4 REDUCE=split4"),
+    "warps": (LOGSUM, [normal(3, 1024)], "WORK=t64+c4 TILE=x1:128/v4,x1p:8 REDUCE=lanes+split8"),
+    "warps in bf16, the last with less": (
+        LOGSUM, [normal(3, 8024, dtype=torch.bfloat16)], "WORK=t128+c8 TILE=x1:256/v8,x1p:32 REDUCE=lanes+split32"
+    ),
+    "warps of emptied rows": (LOGSUM, [emptied(3, 1100)], "WORK=t64+c4 TILE=x1:192/v4,x1p:8 REDUCE=lanes+split8"),
+    "warps that step": (LOGSUM, [normal(3, 4099)], "WORK=t64+c2 TILE=x1:64,x1p:4 REDUCE=lanes+split4"),
+    "many warps": (LOGSUM, [normal(2, 65000)], "WORK=t512+c4 TILE=x1:1024/v4,x1p:64 REDUCE=lanes+split64"),
+    "rows that warps write": (
+        lambda x: torch.softmax(x, -1), [normal(5, 512)], "WORK=t64+c2 TILE=x1:128/v4,x1p:4 REDUCE=lanes+split4"
+    ),
 }  # fmt: skip
 
 
@@ -70,11 +80,15 @@ def test_pieces_in_the_blocks_of_a_cluster_are_right(name: str) -> None:
     assert verdict.ok, verdict.reason
 
 
-@pytest.mark.parametrize(("pieces", "barriers"), [("x1:65536/v4", 2), ("x1:8192/v4,x1p:8 REDUCE=split8", 1)])
-def test_blocks_of_a_cluster_that_have_pieces_wait_for_one_another_once(pieces: str, barriers: int) -> None:
+@pytest.mark.parametrize(
+    ("pieces", "barriers"),
+    [("x1:65536/v4", 1), ("x1:8192/v4,x1p:8 REDUCE=split8", 0), ("x1:256/v4,x1p:256 REDUCE=lanes+split256", 0)],
+)
+def test_blocks_of_a_cluster_that_have_pieces_are_gathered_once(pieces: str, barriers: int) -> None:
     line = f"WORK=t1024+c8 TILE={pieces}"
     compiled = compile_program(LOGSUM, [normal(3, 65536)], "program", Options(schedule=line))
-    assert show_level(compiled, "cuda").count("  cluster_barrier();") == barriers
+    text = show_level(compiled, "cuda")
+    assert text.count("  cluster_barrier();") == barriers and text.count("  cluster_gather();") == 1
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -145,12 +145,21 @@ def test_the_blocks_of_a_cluster_compute_the_whole(count):
             same(tiles_say(c, f"WORK=t32+c{count} TILE=b:{n // count},bp:{count} REDUCE=split{count}"), c)
 
 
-def test_pieces_of_a_cluster_are_as_many_as_its_blocks():
+@pytest.mark.parametrize("work", ["t64+c4", "t128+c2"])
+def test_the_warps_of_a_cluster_compute_the_whole(work):
+    for c in (log_sum(4, 64), log_sum(3, 1000), log_sum(2, 70), emptied_rows(), mean(4, 64, "f32")):
+        length = shared(c.kernel, c.form.buffers, c.form.axes, "b", 8, True)[0].axes["b"]
+        same(tiles_say(c, f"WORK={work} TILE=b:{length},bp:8 REDUCE=lanes+split8"), c)
+
+
+def test_pieces_of_a_cluster_are_as_many_as_its_blocks_or_warps():
     c = log_sum(4, 64)
     s = space(c.kernel, c.form.buffers, c.form.axes, H200)
-    with pytest.raises(IRError, match="a cluster of 4 blocks takes as many pieces"):
+    with pytest.raises(IRError, match="the 4 blocks of a cluster take a piece each"):
         s.check("WORK=t32+c4 TILE=b:8,bp:8 REDUCE=split8")
-    with pytest.raises(IRError, match="bp numbers the 8 blocks of a cluster, so that is its tile"):
+    with pytest.raises(IRError, match="the 8 warps of a cluster take a piece each"):
+        s.check("WORK=t64+c4 TILE=b:8,bp:4 REDUCE=lanes+split4")
+    with pytest.raises(IRError, match="bp numbers the 8 pieces, so that is its tile"):
         s.check("WORK=t32+c8 TILE=b:8 REDUCE=split8")
 
 
