@@ -245,7 +245,7 @@ class Fault:
     plant: Callable[[K.KernelProgram], K.KernelProgram]
 
 
-WIDE = "row over blocks"
+WIDE, GATHERED = "row over blocks", "shared over blocks"
 ROW, STREAM, CUT = "row of 1000, 256 threads, 1 rows", "stream with two states", "pointwise on odd extents"
 FAULTS = (
     Fault("a barrier is missing", ROW, without(K.Barrier)),
@@ -268,12 +268,24 @@ FAULTS = (
     Fault("no barrier of the cluster", WIDE, changed(K.Barrier, scope="block")),
     Fault("a block is not waited for", WIDE, without_scope("begun")),
     Fault("results stay in their block", WIDE, changed(K.StoreShared, to="own")),
+    Fault("nobody waits for what is gathered", GATHERED, without_scope("gather")),
+    Fault("what is gathered stays in its block", GATHERED, changed(K.StoreShared, to="own")),
+    Fault("all blocks go on behind the gathering", GATHERED, changed(K.If, pred=lambda s: _any_thread(s.pred))),
+    Fault("another block goes on behind the gathering", GATHERED, changed(K.If, pred=lambda s: _turned(s.pred))),
     Fault("a row is taken for its neighbour", "contraction", changed(K.LoadGlobal, index=T.const(0, "i32"))),
 )
 
 
 def _wider(pred: T.Term) -> T.Term:
     return T.binary("or", pred, T.binary("eq", K.THREAD, T.const(13, "i32"))) if pred is not None else pred
+
+
+def _any_thread(pred: T.Term) -> T.Term:
+    return T.binary("le", T.const(0, "i32"), K.THREAD)
+
+
+def _turned(pred: T.Term) -> T.Term:
+    return T.Unary("not", pred)
 
 
 def _any_replica(pred: T.Term) -> T.Term:

@@ -110,15 +110,31 @@ SOWN = {
         "if (thread >= 64) cluster_barrier();",
         "race|nothing has written|deadlock",
     ),
+    "a gathering of one block": ("cluster_gather();", "__syncthreads();", "race|nothing has written"),
+    "a result in its own block's copy": (
+        "store_first(slots + p_t, s0_out);",
+        "slots[p_t] = s0_out;",
+        "which only block . of the cluster has",
+    ),
+    "a block that stays behind the gathering": (
+        "if (thread < 32) {",
+        "if (thread >= 32) {",
+        "race|block . of the cluster",
+    ),
+    "a block that does not come to the gathering": (
+        "cluster_gather();",
+        "if (thread < 32) cluster_gather();",
+        "race|nothing has written|deadlock",
+    ),
 }
 
 
 @pytest.mark.parametrize("order", ["forward", "random"])
 @pytest.mark.parametrize("bug", SOWN)
 def test_a_bug_between_blocks_of_a_cluster_is_reported(bug: str, order: str, tmp_path: Path) -> None:
-    k, (right, wrong, message) = lower_tile(program("row over blocks"), H200), SOWN[bug]
-    text = emit(k)
-    assert right in text
+    right, wrong, message = SOWN[bug]
+    kernels = (lower_tile(program(name), H200) for name in ("row over blocks", "shared over blocks"))
+    k, text = next((k, text) for k in kernels if right in (text := emit(k)))
     arrays = [np.zeros(reach(b), storage_type(b.dtype)) for b in k.buffers]
     with pytest.raises(CpuRunError, match=message):
         Program([(k, text.replace(right, wrong))], tmp_path).run(0, arrays, order)
