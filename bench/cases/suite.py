@@ -165,5 +165,25 @@ def _others() -> Iterator[Case]:
     yield Case("x.dense_experts", 4, layers.dense_experts, _MIXTRAL_TINY, {})
 
 
+def _held_out() -> Iterator[Case]:
+    """Programs at sizes and dtypes that no weight of the schedule model was fitted to and nothing in it looked at."""
+    yield Case("held.gelu_by_hand_3000x5120", 4, rows.gelu_by_hand, {"M": 3000, "N": 5120}, _MN, "fp16")
+    yield Case("held.swiglu_chunks_1536x11008", 4, rows.swiglu_chunks, {"M": 1536, "N": 11008}, _MN)
+    yield Case("held.rmsnorm_6000x3072", 4, rows.rmsnorm, {"M": 6000, "N": 3072}, _MN, "fp16")
+    yield Case("held.layernorm_2500x1600", 4, rows.layernorm, {"M": 2500, "N": 1600}, _MN, "fp32")
+    yield Case("held.softmax_6x1000x1536", 4, rows.softmax, {"B": 6, "M": 1000, "N": 1536}, {"B": 2, **_MN}, "fp32")
+    yield Case("held.logsumexp_700x50304", 4, rows.logsumexp, {"M": 700, "V": 50304}, {"M": 4, "V": 100})
+    yield Case("held.unit_rows_12000x768", 4, rows.unit_rows, {"M": 12000, "N": 768}, _MN, "fp32")
+    yield Case("held.colsum_20000x1536", 4, rows.column_sum, {"M": 20000, "N": 1536}, _MN, "fp32")
+    yield Case("held.cumsum_2000x8192", 4, rows.cumsum, {"M": 2000, "N": 8192}, _MN, "fp32")
+    yield Case(
+        "held.channels_last_32x192x40x40",
+        4,
+        rows.channels_last,
+        {"B": 32, "C": 192, "H": 40, "W": 40},
+        {"B": 2, "C": 8, "H": 5, "W": 7},
+    )
+
+
 CASES: tuple[Case, ...] = (*_pointwise_and_rows(), *_products(), *_attention(), *_layers_and_layouts())
-EXTRAS: tuple[Case, ...] = (*_emmy(), *_norms(), *_small(), *_others())
+EXTRAS: tuple[Case, ...] = (*_emmy(), *_norms(), *_small(), *_others(), *_held_out())
