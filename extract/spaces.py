@@ -7,8 +7,7 @@ WORK=t256 TILE=x1:2048/v8 REDUCE=lanes+split16 the longest swept axis, x1, in 16
                                                second kernel that merges them, under its own default line
 WORK=t512+c8 TILE=x1:16032/v8,x1p:8 REDUCE=split8
                                                the pieces of x1 are the blocks of a cluster, which merge them at once
-WORK=t512+c8 TILE=x1:1024/v8,x1p:128 REDUCE=lanes+split128
-                                               the pieces of x1 are the warps of a cluster
+WORK=t512+c8 TILE=x1:1024/v8,x1p:128 REDUCE=lanes+split128    the pieces of x1 are the warps of a cluster
 WORK=t512 TILE=x1:4096/v4 STORE=plain           no cache hints; STORE=stream: for all that is touched once; else by size
 WORK=points128                                 the fall-back: results tiled over the threads, sweeps by single steps
 
@@ -299,18 +298,20 @@ def _shared_points(subject: Subject) -> dict[Point, float]:
     axis = split_axis(subject.kernel, subject.buffers, subject.axes)
     if axis is None or not streamed(subject.kernel, axis):
         return {}
+    sizes = [n for n in SEED_CLUSTERS if n <= subject.machine.cluster_blocks]
+    wanted = [(n, size, "lanes", size * n // LANES) for size in sizes for n in SHARED_THREADS[:2]]
+    even = [size for size in sizes if subject.axes[axis] % size == 0]
+    wanted += [(n, size, "block", size) for size in even for n in SHARED_THREADS]
     found: dict[Point, float] = {}
-    for size in SEED_CLUSTERS:
-        if size <= subject.machine.cluster_blocks:
-            wanted = [(n, "lanes", size * n // LANES) for n in SHARED_THREADS[:2]]
-            wanted += [(n, "block", size) for n in SHARED_THREADS if subject.axes[axis] % size == 0]
-            for count, reduce, pieces in wanted:
-                try:
-                    found |= _at_once(
-                        Rules(subject, pieces, size), axis, Point(count, (), "", 1, reduce, pieces, size)
-                    )
-                except IRError:  # some part has no such pieces, or no tile of one
-                    continue
+    for count, size, reduce, many in wanted:
+        try:
+            rules = Rules(subject, many, size)
+            widest = max(part.widest_vector(axis) for part in rules.parts if axis in part.roles.order)
+            tiles = tuple(sorted({rules.blocks_axis: many, axis: rules.axes[axis]}.items()))
+            p = Point(count, tiles, reduce=reduce, pieces=many, cluster=size).with_vector(axis, widest)
+            found[p] = rules.us(p)
+        except IRError:  # some part has no such pieces, or no tile of one
+            continue
     return found
 
 
@@ -331,14 +332,6 @@ def _staged_points(rules: Rules) -> dict[Point, float]:
             legal = (p for p in (replace(p, stage=stage) for p in near) if rules.unstaged(p) is None)
             found |= {p: rules.us(p) for p in islice(legal, 1)}
     return found
-
-
-def _at_once(rules: Rules, axis: str, start: Point) -> dict[Point, float]:
-    """The point whose blocks or warps of a cluster each hold their piece of the axis at once, with its time."""
-    tiles = tuple(sorted({rules.blocks_axis: start.pieces, axis: rules.axes[axis]}.items()))
-    widest = max(part.widest_vector(axis) for part in rules.parts if axis in part.roles.order)
-    p = replace(start, tiles=tiles).with_vector(axis, widest)
-    return {p: rules.us(p)}
 
 
 def whole_schedule(subject: Subject) -> Schedule:
