@@ -69,8 +69,13 @@ def shared_offsets(kernel: KernelProgram) -> dict[str, int]:
 
 def dynamic_shared_bytes(kernel: KernelProgram) -> int:
     """Bytes of shared memory that the launch must ask for."""
-    _, end = _shared_layout(kernel)
-    return end if end > STATIC_SHARED_BYTES else 0
+    declared = declared_shared_bytes(kernel)
+    return declared if declared > STATIC_SHARED_BYTES else 0
+
+
+def declared_shared_bytes(kernel: KernelProgram) -> int:
+    """Bytes of all shared arrays and rings of a block."""
+    return _shared_layout(kernel)[1]
 
 
 def barrier_offset(ring: Ring) -> int:

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from codegen.resources import declared_shared_bytes
 from eggtile.returns import Returns
-from ir.kernel import KernelProgram, Shared, walk
+from ir.kernel import KernelProgram, Shared
 from ir.loop import Buffer
 from ir.steps import CallStep
 
@@ -64,5 +65,6 @@ class Plan:
 
 
 def head(kernel: KernelProgram) -> KernelProgram:
-    """The kernel as its launch sees it: its statements are left out, but for the shared memory that they declare."""
-    return replace(kernel, body=tuple(s for s in walk(kernel.body) if isinstance(s, Shared)))
+    """The kernel as its launch sees it: in place of its statements stands the shared memory that all of them declare."""
+    size = declared_shared_bytes(kernel)
+    return replace(kernel, body=(Shared("smem", "u8", size),) if size else ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,13 @@ from torch import nn
 
 import eggtile
 import eggtile.api
-from codegen.resources import _shared_layout
+from codegen.resources import dynamic_shared_bytes
 from eggtile.bound import Bound
 from eggtile.capture import CaptureError
 from eggtile.dynamo import backend
-from eggtile.pipeline import RequestError
+from eggtile.pipeline import Options, RequestError, compile_program
 from eggtile.plan import head
 from eggtile.saved import FORMAT
-from ir.kernel import Shared, walk
 
 HEAVY = ("egglog", "egraph", "extract", "scipy", "eggtile.capture", "eggtile.pipeline", "torch._dynamo")
 
@@ -92,11 +92,14 @@ def test_a_program_that_calls_eager_is_not_saved(tmp_path: Path) -> None:
             eggtile.optimize(fn, [torch.eye(3)]).save(tmp_path / "program.pt")
 
 
-def test_a_planned_kernel_asks_for_the_shared_memory_of_the_whole() -> None:
-    compiled = eggtile.optimize(torch.matmul, [torch.randn(64, 64), torch.randn(64, 64)]).compiled
+@pytest.mark.parametrize("stage", ["", " STAGE=shared", " STAGE=async/d3", " STAGE=bulk/d4", " STAGE=shared+bulk"])
+def test_a_planned_kernel_asks_for_the_shared_memory_of_the_whole(stage: str) -> None:
+    line = f"WORK=t256 TILE=x1:4096/v4{stage}"
+    compiled = compile_program(partial(torch.softmax, dim=-1), [torch.randn(4, 20480)], "p", Options(schedule=line))
     kernels = [launch.kernel for launch in compiled.launches]
-    assert any(isinstance(s, Shared) for k in kernels for s in walk(k.body))
-    assert [_shared_layout(head(k)) for k in kernels] == [_shared_layout(k) for k in kernels]
+    asked = [dynamic_shared_bytes(k) for k in kernels]
+    assert any(asked) == bool(stage)
+    assert [dynamic_shared_bytes(head(k)) for k in kernels] == asked
 
 
 def test_an_optimised_program_says_what_was_found_of_it(tmp_path: Path) -> None:
