@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from eggtile.pipeline import (
     choose_forms,
     compile_kernel,
     compile_kernels,
+    compile_program,
 )
 from eggtile.plan import Work, head
 from eggtile.planning import plan_of
@@ -42,6 +44,23 @@ from tests.gpu.launches import Step, Subject, save
 FAMILIES = r"(pw|rr|tr|rope)\."
 FEW = tuple({"B": 2, "M": n, "S": n, "H": 8} for n in (24, 96, 1056))
 """Reduced dimensions, fewest first; the first under which the lines of the full size are legal are taken."""
+
+
+STAGES = ("async/d3", "bulk/d3", "shared", "shared+async/d3", "shared+bulk")
+PINNED: Mapping[str, tuple[Function, tuple[int, int], str]] = {
+    **{
+        f"{stage} of {dtype}, {n}": (
+            partial(torch.softmax, dim=-1), (6, n), f"{dtype} WORK=t256 TILE=x1:{tile} STAGE={stage}"
+        )
+        for stage in STAGES
+        for dtype, n, tile in (("fp32", 16384, "2048/v4"), ("fp32", 4100, "1024/v4"), ("bf16", 16392, "4096/v8"))
+        if n % 1024 == 0 or stage != "bulk/d3"
+    },
+    "warps with pieces": (
+        partial(torch.logsumexp, dim=-1), (3, 8024), "bf16 WORK=t128+c8 TILE=x1:256/v8,x1p:32 REDUCE=lanes+split32"
+    ),
+}  # fmt: skip
+"""Programs, sizes, dtypes and lines that the cases do not take, by name."""
 
 
 def compiled_at(fn: Function, inputs: Sequence[torch.Tensor]) -> Compiled:
@@ -90,6 +109,19 @@ def subjects_of(name: str) -> list[Subject]:
         if scheduled is not None:
             return [*found, subject(f"{name} {'x'.join(map(str, size.values()))}", scheduled, inputs)]
     return [*found, subject(f"{name} own line", compile_kernels(compiled_at(fn, inputs)), inputs)]
+
+
+def pinned(name: str) -> list[Subject]:
+    """A program under a line of its own."""
+    fn, size, wanted = PINNED[name]
+    dtype, line = wanted.split(" ", 1)
+    inputs = [torch.randn(size, generator=torch.Generator().manual_seed(0)).to(DTYPES[dtype])]
+    return [subject(f"pinned {name}", compile_program(fn, inputs, "program", Options(schedule=line)), inputs)]
+
+
+def made_of(name: str) -> list[Subject]:
+    """The subjects of a case, or of a program under a line of its own."""
+    return pinned(name) if name in PINNED else subjects_of(name)
 
 
 def reported(name: str) -> list[Subject]:
@@ -143,9 +175,9 @@ def distinct(found: Sequence[Subject]) -> Iterator[Subject]:
 
 def main(path: Path, kind: str, jobs: int) -> None:
     """Compile all subjects side by side and write them."""
-    suite = [c.name for c in CASES if re.match(FAMILIES, c.name)]
+    suite = [*(c.name for c in CASES if re.match(FAMILIES, c.name)), *PINNED]
     names = [f.name for f in FIXTURES if not f.large] if kind == "reported" else suite
-    made = reported if kind == "reported" else subjects_of
+    made = reported if kind == "reported" else made_of
     spawned = get_context("spawn")  # a fork of a process with threads may hang
     with ProcessPoolExecutor(jobs, spawned, torch.set_num_threads, (1,)) as pool:
         found = [s for group in pool.map(made, names) for s in group]
