@@ -17,35 +17,28 @@ A swept axis whose tile covers its extent stays in registers between its sweeps,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice, permutations, product
 
+from extract.climbing import CLIMBS, FEW_SEEDS, FOLDING, MOST_THREADS, SEED_CLUSTERS, explored, seeds, staged_points
 from extract.points import Point, apart, point
 from extract.roles import cluster, is_fallback, listed_tiles, padded, pieces, threads, tile_axis
 from extract.splits import split_axis, split_counts, streamed
 from extract.staging import unstaged
 from extract.subject import Subject
-from extract.tile_cost import FOLD_THREADS, PartCost
+from extract.tile_cost import PartCost
 from extract.tiles import Choice, Tiles
 from extract.tiling import tile_program
 from ir.loop import Buffer, KernelForm
-from ir.machine import Machine
+from ir.machine import LANES, Machine
 from ir.node import IRError
 from ir.schedule import Schedule, parse_schedule, schedule, staging
 
 KEYS = ("WORK", "TILE", "REDUCE", "STAGE", "STORE")
-FOLDING = ("block", *FOLD_THREADS)
 STORES = ("", "plain", "stream")
-STAGES = ("shared+async/d3", "shared", "shared+bulk"), ("async/d3", "async/d4", "bulk/d3", "bulk/d4")
-"""The ways through shared memory that are listed, of which those in a row go well with the same tiles."""
-STAGED_THREADS, STAGED_VECTORS = (256, 512, 1024), (1, 2, 4)
-"""Threads of a block, and vectors of a thread and step, where loads go through shared memory."""
 HINTED_LINES = 3
 """The best lines, of which the space also has those with the other cache hints."""
-LANES = 32
-LEAST_THREADS, MOST_THREADS = 64, 1024
 FALLBACK_THREADS = 128
 USUAL_THREADS, ALONE_THREADS = 128, 256
 UNUSUAL = 0.01
@@ -59,10 +52,7 @@ ALIKE = 1.01
 """Times up to so much longer than the best are no worse."""
 SHARED_THREADS = (256, 512, 1024)
 """Threads of a block of a cluster whose blocks or warps take a piece of a sweep each."""
-SEED_THREADS, SEED_ELEMENTS, SEED_CUTS, SEED_CLUSTERS = (128, 512), (1, 4, 16, 64), (0, 2, 4, 6), (4, 8)
-FEW_SEEDS = (1, 16), (0, 2)
-"""Elements and cuts where a merge is only to be priced."""
-CLIMBS, SPLIT_CLIMBS, MOST_STEPS, MOST_LINES = 4, 2, 24, 64
+SPLIT_CLIMBS, MOST_LINES = 2, 64
 WIDEST_VECTOR = 16
 WORTH_A_LAUNCH = 2.5
 """Launches that a kernel must last beyond what memory takes for a second one to be thought of."""
@@ -123,7 +113,7 @@ class Rules:
         """The modelled time of the kernels after the first, each under its best line."""
         subjects = (Subject(p.kernel, p.buffers, p.axes, self.subject.machine) for p in self.later)
         launch = self.subject.machine.launch_us
-        return sum(launch + min(_explored(r, _seeds(r, *FEW_SEEDS), 1).values()) for r in map(Rules, subjects))
+        return sum(launch + min(explored(r, seeds(r, *FEW_SEEDS), 1).values()) for r in map(Rules, subjects))
 
     def checked(self, line: Schedule) -> Schedule:
         """The line in canonical spelling; raises `IRError` with the reason where it is not legal."""
@@ -253,11 +243,11 @@ def space(
     """The schedule space of a kernel whose axes have the extents `axes`: what climbing the model from a few seeds meets."""
     subject = Subject(kernel, tuple(buffers), axes, machine)
     whole = Rules(subject)
-    priced = _explored(whole, _seeds(whole))
+    priced = explored(whole, seeds(whole))
     best = _ranked(priced, whole.sweeps)[0]
     if priced[best] > whole.least_us + WORTH_A_LAUNCH * machine.launch_us:
         priced |= _split_points(subject, whole.blocks(best)) | _shared_points(subject)
-    staged = _staged_points(whole)
+    staged = staged_points(whole, priced)
     priced |= staged
     legal = {p: us for p, us in priced.items() if us < math.inf}
     listed = {*_ranked(legal, whole.sweeps)[:most], *staged}
@@ -289,7 +279,7 @@ def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:
         except IRError:  # no pieces over merged results
             continue
         near = _ranked(found, True)[:CLIMBS]
-        found |= _explored(rules, (rules.fitted(p) for p in near) if near else _seeds(rules), SPLIT_CLIMBS)
+        found |= explored(rules, (rules.fitted(p) for p in near) if near else seeds(rules), SPLIT_CLIMBS)
     return found
 
 
@@ -315,29 +305,10 @@ def _shared_points(subject: Subject) -> dict[Point, float]:
     return found
 
 
-def _staged_points(rules: Rules) -> dict[Point, float]:
-    """The best point of each way in which loads of a long sweep go through shared memory, with their times."""
-    swept = [a for part in rules.parts for a in part.roles.order if a in part.roles.swept - part.roles.serial]
-    axis = max(swept, key=lambda a: rules.axes[a], default=None)
-    if axis is None:
-        return {}
-    widest = max(part.widest_vector(axis) for part in rules.parts if axis in part.roles.order)
-    tiles = [(n, n * vectors * widest) for n, vectors in product(STAGED_THREADS, STAGED_VECTORS)]
-    starts = [Point(n, ((axis, t),)).with_vector(axis, widest) for n, t in tiles if 2 * t <= rules.axes[axis]]
-    found: dict[Point, float] = {}
-    for first, *others in STAGES:
-        best = {p: rules.us(p) for p in (replace(s, stage=first) for s in starts)}
-        near = sorted((p for p in best if best[p] < math.inf), key=lambda p: (best[p], str(p)))
-        for stage in (first, *others):
-            legal = (p for p in (replace(p, stage=stage) for p in near) if rules.unstaged(p) is None)
-            found |= {p: rules.us(p) for p in islice(legal, 1)}
-    return found
-
-
 def whole_schedule(subject: Subject) -> Schedule:
     """The model's first choice among the lines that split nothing."""
     rules = Rules(subject)
-    priced = _explored(rules, _seeds(rules))
+    priced = explored(rules, seeds(rules))
     best = _ranked(priced, rules.sweeps)[0]
     return best.line() if priced[best] < math.inf else fallback_schedule(subject.kernel)
 
@@ -364,87 +335,3 @@ def _ranked(priced: Mapping[Point, float], sweeps: bool) -> list[Point]:
         return max(priced[p], good), -dict(p.tiles).get(p.vector_axis, 1), far, priced[p], str(p)
 
     return sorted(priced, key=rank)
-
-
-# ---- which points are priced
-
-
-def _explored(rules: Rules, starts: Iterable[Point], climbs: int = CLIMBS) -> dict[Point, float]:
-    """What climbing the model from a few starts meets, with its times."""
-    priced = {p: rules.us(p) for p in dict.fromkeys(starts)}
-    best = sorted(priced, key=lambda p: (priced[p], str(p)))
-    clustered = [p for p in best if p.cluster > 1]  # these lead to no others where a cluster of two is worst
-    for start in (*clustered[: climbs // 2], *[p for p in best if p.cluster == 1][: -(-climbs // 2)]):
-        _climb(start, rules, priced)
-    return priced
-
-
-def _seeds(rules: Rules, counts: Sequence[int] = SEED_ELEMENTS, cuts: Sequence[int] = SEED_CUTS) -> Iterator[Point]:
-    """Threads times a few elements, dealt out to the axes that lie side by side in memory or are swept, in any order."""
-    main = max(rules.parts, key=lambda p: sum(a.buffer.bytes for a in p.accesses))
-    others = [a for part in rules.parts if part is not main for a in part.near if a not in main.roles.order]
-    active = [a for a in dict.fromkeys((*main.near, *main.roles.order[::-1])) if rules.most_tile(a) > 1][:3]
-    for count in SEED_THREADS:
-        rest = tuple((a, rules.tile_up_to(a, count)) for a in others if rules.most_tile(a) > 1)
-        for order in permutations(active):
-            for elements in counts:
-                start = Point(count, tuple(sorted(rest)), pieces=rules.pieces)
-                yield from (_dealt(start, order, elements, cut, rules) for cut in cuts)
-                for size in SEED_CLUSTERS if rules.sweeps and rules.pieces == 1 else ():
-                    if size <= rules.subject.machine.cluster_blocks:
-                        yield _dealt(replace(start, cluster=size), order, elements, 0, rules)
-
-
-def _dealt(p: Point, order: Sequence[str], elements: int, cut: int, rules: Rules) -> Point:
-    """The point with the tile of a block dealt out to the axes in order, the first getting 2**cut less than it could."""
-    room = p.threads * p.cluster * elements
-    for k, a in enumerate(order):
-        tile = rules.tile_up_to(a, max(room >> cut, 1) if k == 0 else room)
-        p, room = p.tiled(a, tile), max(1, room // tile)
-    if order:
-        widest = max(part.widest_vector(order[0]) for part in rules.parts if order[0] in part.roles.order)
-        p = p.with_vector(order[0], widest)
-    return p
-
-
-def _climb(start: Point, rules: Rules, priced: dict[Point, float]) -> None:
-    """Price the neighbours of a point, go to the best, and so on while it is better."""
-    here = start
-    for _ in range(MOST_STEPS):
-        around = list(_neighbours(here, rules))
-        for p in around:
-            if p not in priced:
-                priced[p] = rules.us(p)
-        best = min(around, key=lambda p: (priced[p], str(p)), default=here)
-        if priced[best] >= priced[here]:
-            return
-        here = best
-
-
-def _neighbours(p: Point, rules: Rules) -> Iterator[Point]:
-    """Points that differ by a factor of two in one number, or two that keep the tile's size, or in how folds go."""
-    sizes = dict(p.tiles)
-    for count in (p.threads // 2, p.threads * 2, *sorted(rules.even_threads(p))):
-        if LEAST_THREADS <= count <= MOST_THREADS and count % LANES == 0:
-            yield replace(p, threads=count)
-    for a in rules.axes:
-        for tile in rules.beside(a, sizes.get(a, 1)):
-            yield p.tiled(a, tile)
-            for b in rules.axes if tile > sizes.get(a, 1) else ():
-                if b != a and sizes.get(b, 1) > 1:
-                    yield p.tiled(a, tile).tiled(b, rules.beside(b, sizes[b])[0])
-    for axis, _ in p.tiles:
-        widest = max(part.widest_vector(axis) for part in rules.parts if axis in part.roles.order)
-        if axis != p.vector_axis and widest > 1:
-            yield p.with_vector(axis, widest)
-    if p.vector > 1:
-        yield p.with_vector(p.vector_axis, p.vector // 2)
-    if rules.sweeps and p.cluster == 1:
-        yield from (replace(p, reduce=r) for r in FOLDING if r != p.reduce)
-    if rules.sweeps and p.reduce == "block" and p.pieces == 1:
-        for count in (p.cluster // 2, p.cluster * 2):
-            if 1 <= count <= rules.subject.machine.cluster_blocks:
-                yield replace(p, cluster=count)
-                threads = p.threads * p.cluster // count
-                if LEAST_THREADS <= threads <= MOST_THREADS and threads % LANES == 0:
-                    yield replace(p, cluster=count, threads=threads)

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from codegen.lower import lower_tile
+from extract.climbing import STAGES
 from extract.points import point
-from extract.spaces import STAGES, Rules, space
+from extract.spaces import Rules, space
 from extract.stages import stages
 from extract.tiling import tile_program
 from ir import kernel as K
@@ -69,6 +70,26 @@ def test_what_the_space_takes_is_lowered_and_what_it_refuses_has_a_reason(name):
             taken += 1
             lowered(c, line)
     assert taken or name not in ("normalised_rows", "scaled_rows")
+
+
+def column_means(m, n):
+    """x / sum(x) down columns, whose rows are long."""
+    x, out = buffer("x", "f32", m, n), buffer("out", "f32", m, n, role="output")
+    v = load(x, i("a"), i("b"))
+    value = mul(v, T.unary("recip", T.fold("a", "add", v)))
+    return shape({"a": m, "b": n}, [x, out], put(out, (i("a"), i("b")), value))
+
+
+def test_columns_are_staged_in_tiles_that_walk_along_rows():
+    c = column_means(4096, 4096)
+    s = listed(c)
+    assert {"async/d3", "async/d4", "bulk/d3"} & {line.get("STAGE") for line in staged(s)} >= {
+        "async/d3",
+        "async/d4",
+    }
+    for line in staged(s):
+        assert s.check(line) == line
+        lowered(c, line)
 
 
 def test_a_machine_without_bulk_copies_lists_none():
