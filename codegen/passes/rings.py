@@ -72,8 +72,8 @@ class Rings:
         self.all = [self.ring(c, loads[c.loads[0]], plan, types) for c in plan.courses]
         for r in self.all:
             self.of |= {name: (r, k) for k, name in enumerate(r.course.loads)}
-        self.step: Term = T.const(0, "i32")
-        """The number of the step at hand of the innermost stream."""
+        self.step: dict[str, Term] = {}
+        """The number of the step at hand of the stream over an axis."""
 
     def ring(self, course: Course, load: TileLoad, plan: PartPlan, types: dict[str, Var]) -> Ring:
         value, axis = types[load.out], self.part.axis(course.axis)
@@ -114,16 +114,16 @@ class Rings:
 
     def ahead(self, s: Stream, at: Term) -> None:
         """At the begin of the step at coordinate `at`: copies for a later use, and the wait for those of this one."""
-        self.step = T.binary("floordiv", at, _number(self.part.axis(s.axis).tile))
+        self.step[s.axis] = step = T.binary("floordiv", at, _number(self.part.axis(s.axis).tile))
         out = self.nests.out
         own = [(r, k) for r, k in self.used(s, "async") if not (r.kept and k)]
         for r, k in own:
-            use = _plus(self.step, k * r.axis.tiles + self.depth - 1)
+            use = _plus(step, k * r.axis.tiles + self.depth - 1)
             out.append(K.If(T.binary("lt", use, _number(r.filled)), tuple(self.copies(r, use))))
         if own:
             out += [K.Commit(), K.Wait(self.depth - 1)]
         for r, k in self.used(s, "bulk"):
-            use = _plus(self.step, k * r.axis.tiles)
+            use = _plus(step, k * r.axis.tiles)
             if not r.kept:
                 later = _plus(use, self.depth - 1)
                 copies = K.If(_is_first(), (*self.freed(r, later), *self.copies(r, later)))
@@ -204,7 +204,7 @@ class Rings:
         if not r.how:
             body.append(K.LoadShared(array, at, r.name, self.kept_place(r), width))
             return array
-        slot = self.slot(r, _plus(self.step, k * r.axis.tiles if not r.kept else 0))
+        slot = self.slot(r, _plus(self.step[r.axis.name], k * r.axis.tiles if not r.kept else 0))
         _, pred = self.places(r.access, nests)
         offset = linear({nests.local(a): self.pitch(r, a) for a in axes})
         if r.how == "async":  # what a copy does not touch it fills with zeros
@@ -215,7 +215,7 @@ class Rings:
 
     def kept_place(self, r: Ring) -> Term:
         """The place in a plain array of the element at hand."""
-        return T.binary("add", linear({widened(self.step): r.size}), self.own(r, self.nests))
+        return T.binary("add", linear({widened(self.step[r.axis.name]): r.size}), self.own(r, self.nests))
 
     def done(self, name: str, array: str) -> None:
         """Behind the loads of a step: a slot is released, or the tile of a first sweep stored."""
@@ -227,7 +227,7 @@ class Rings:
             )
         elif r.how and not r.kept:
             nests.close()
-            nests.out.append(K.Release(r.name, self.slot(r, _plus(self.step, k * r.axis.tiles))))
+            nests.out.append(K.Release(r.name, self.slot(r, _plus(self.step[r.axis.name], k * r.axis.tiles))))
 
 
 def _number(n: int) -> Term:

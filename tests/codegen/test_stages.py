@@ -111,6 +111,28 @@ def run_on_cpu(k: K.KernelProgram, p: object, cache: Path) -> None:
                 np.testing.assert_allclose(got, want[b.name], rtol=2e-5, atol=1e-6, err_msg=order)
 
 
+@pytest.mark.parametrize("stage", ["async/d2", "bulk/d2"])
+def test_a_stream_within_a_step_leaves_the_slot_of_the_step(stage: str) -> None:
+    text = f"""tile inner
+schedule WORK=t32 TILE=j:32 STAGE={stage}
+buffer x: f32[128] input
+buffer u: f32[6] input
+buffer y: f32[128] output
+part k: stream 6/1, j: stream 128/32
+  stream j
+    stream k carrying r0: add f32[k]
+      v0 = load u[k]
+      v1 = combine add r0, v0
+      yield v1
+    v2 = fold add over k of r0
+    v3 = load x[j]
+    v4 = map v3 * v2
+    store y[j] = v4
+"""
+    p = parse_tile(text)
+    check(p, lower_tile(p, H200))
+
+
 # ---- where nothing can be staged
 
 
