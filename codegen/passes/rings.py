@@ -72,6 +72,8 @@ class Rings:
         self.all = [self.ring(c, loads[c.loads[0]], plan, types) for c in plan.courses]
         for r in self.all:
             self.of |= {name: (r, k) for k, name in enumerate(r.course.loads)}
+        self.leaves = {name: plan.accesses[access_name(loads[name])].leaves for name in self.of}
+        """By the name of a load, the value of elements that it does not touch."""
         self.step: dict[str, Term] = {}
         """The number of the step at hand of the stream over an axis."""
 
@@ -201,15 +203,17 @@ class Rings:
         body = nests.over(axes, r.access.width, "load")
         array = nests.array(name, r.value.dtype, nests.registers(axes))
         at, width = nests.element(axes), r.access.width
+        _, pred = self.places(r.access, nests)
+        leaves, there = self.leaves[name], {"": self.leaves[r.course.loads[0]], "async": 0}.get(r.how)
+        if there is not None and _same(leaves, there):  # as it stands there, which in a bulk ring is nothing
+            pred = None
+        other = T.const(leaves, r.value.dtype) if pred is not None else None
         if not r.how:
-            body.append(K.LoadShared(array, at, r.name, self.kept_place(r), width))
+            body.append(K.LoadShared(array, at, r.name, self.kept_place(r), width, pred, other))
             return array
         slot = self.slot(r, _plus(self.step[r.axis.name], k * r.axis.tiles if not r.kept else 0))
-        _, pred = self.places(r.access, nests)
-        offset = linear({nests.local(a): self.pitch(r, a) for a in axes})
-        if r.how == "async":  # what a copy does not touch it fills with zeros
-            offset, pred = self.own(r, nests), pred if r.access.leaves else None
-        other = T.const(r.access.leaves, r.value.dtype) if pred is not None else None
+        in_memory = linear({nests.local(a): self.pitch(r, a) for a in axes})
+        offset = self.own(r, nests) if r.how == "async" else in_memory
         body.append(K.LoadShared(array, at, r.name, offset, width, pred, other, slot))
         return array
 
@@ -228,6 +232,11 @@ class Rings:
         elif r.how and not r.kept:
             nests.close()
             nests.out.append(K.Release(r.name, self.slot(r, _plus(self.step[r.axis.name], k * r.axis.tiles))))
+
+
+def _same(a: float, b: float) -> bool:
+    """Whether two numbers are one, of one sign."""
+    return a == b and math.copysign(1.0, a) == math.copysign(1.0, b)
 
 
 def _number(n: int) -> Term:

@@ -111,6 +111,40 @@ def run_on_cpu(k: K.KernelProgram, p: object, cache: Path) -> None:
                 np.testing.assert_allclose(got, want[b.name], rtol=2e-5, atol=1e-6, err_msg=order)
 
 
+@pytest.mark.parametrize("stage", LOWERED)
+def test_sweeps_of_one_row_see_identities_of_their_own_behind_its_end(stage: str, cache: Path) -> None:
+    text = f"""tile both
+schedule WORK=t32 TILE=i:1,j:128/v4 STAGE={stage}
+buffer x: f32[3, 200] input
+buffer y: f32[3] output
+part i: grid 3/1, j: stream 200/128
+  stream j carrying r0: max f32[i, j]
+    v0 = load x[i, j]
+    v1 = where j < 200 of v0 else identity.max
+    v2 = combine max r0, v1
+    yield v2
+  v3 = fold max over j of r0
+  stream j carrying r1: add f32[i, j]
+    v4 = load x[i, j]
+    v5 = where j < 200 of v4 else identity.add
+    v6 = combine add r1, v5
+    yield v6
+  v7 = fold add over j of r1
+  stream j carrying r2: min f32[i, j]
+    v8 = load x[i, j]
+    v9 = where j < 200 of v8 else identity.min
+    v10 = combine min r2, v9
+    yield v10
+  v11 = fold min over j of r2
+  v12 = map v3 * v7 + v11
+  store y[i] = v12
+"""
+    p = parse_tile(text)
+    k = lower_tile(p, H200)
+    check(p, k)
+    run_on_cpu(k, p, cache)
+
+
 @pytest.mark.parametrize("stage", ["async/d2", "bulk/d2"])
 def test_a_stream_within_a_step_leaves_the_slot_of_the_step(stage: str) -> None:
     text = f"""tile inner
