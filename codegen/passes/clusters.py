@@ -44,8 +44,8 @@ def share_early(state: State) -> State:
 def _numbers_units(axis: TileAxis, layouts: Family) -> bool:
     """Whether block or warp k of a cluster of several blocks holds position k of the axis alone."""
     whole = axis.role == "whole" and axis.extent == axis.tile and layouts.cluster > 1
-    modes = [(unit, Mode(layouts.threads // unit, axis.name, 1)) for unit in (LANES, layouts.block)]
-    return whole and layouts.thread.get(axis.name) in [(mode,) for mode in modes]
+    units = [unit for unit in (LANES, layouts.block) if axis.tile * unit == layouts.threads]
+    return whole and layouts.thread.get(axis.name) in [((unit, Mode(axis.tile, axis.name, 1)),) for unit in units]
 
 
 def _shared(part: TilePart, plan: PartPlan, axis: TileAxis, values: Mapping[str, Var]) -> tuple[TilePart, PartPlan]:
