@@ -46,7 +46,7 @@ AGAIN_A_WORD = 4
 """Elements of a packed row that are computed again and written for each register word that this takes."""
 LEAST_PACKED = 64
 """Elements of a 16-bit value in one thread from which on it stays packed (`codegen.packed`)."""
-STAGED = 0.09
+STAGED = {"bulk": 0.05, "async": 0.09, "": 0.16}
 """The share by which memory gets slower where loads go through shared memory on their way to registers."""
 RESERVED_BYTES = 1024
 """Shared memory of a block that the system keeps for itself."""
@@ -241,7 +241,7 @@ class PartCost(SweepCost):
         idle = math.log2(c.choice.threads * c.held(widest) / c.elements(widest))
         moved = max(memory / m.copy_bytes_per_s, traffic / m.l2_bytes_per_s) * 1e6 * (1 + rates.idle * idle)
         moved /= min(1.0, rates.alone * share)
-        moved *= 1 + STAGED * (c.choice.staging is not None)
+        moved *= 1 + (STAGED[c.choice.staging.how] if c.choice.staging else 0.0)
         order = min(rates.most_overlap, rates.overlap * max(1.0, min(resident, share)) ** rates.overlap_growth)
         instructions += exchange * (1 - 1 / waves)
         last = latency - computing * (1 - 1 / chain)
