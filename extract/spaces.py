@@ -34,6 +34,7 @@ from ir.loop import Buffer, KernelForm
 from ir.machine import LANES, Machine
 from ir.node import IRError
 from ir.schedule import Schedule, parse_schedule, schedule, staging
+from ir.tile import TileProgram
 
 KEYS = ("WORK", "TILE", "REDUCE", "STAGE", "STORE")
 STORES = ("", "plain", "stream")
@@ -97,6 +98,7 @@ class Rules:
         self.axes, self.first = first.axes, first
         self.blocks_axis = next(iter(first.axes.keys() - subject.axes.keys()), "")
         self.parts = tuple(PartCost(p, first.buffers, first.axes, subject.machine) for p in first.kernel.parts)
+        self.programs: dict[Point, TileProgram] = {}
 
     @cached_property
     def sweeps(self) -> bool:
@@ -168,8 +170,10 @@ class Rules:
         wish = staging(p.line())
         if wish is None:
             return None
-        line = replace(p, pieces=1).line()
-        program = tile_program(self.first.kernel, self.first.buffers, self.axes, line)
+        alike = replace(p, pieces=1, stage="", store="")  # neither changes the tile program
+        if alike not in self.programs:
+            self.programs[alike] = tile_program(self.first.kernel, self.first.buffers, self.axes, alike.line())
+        program = self.programs[alike]
         return unstaged(program, [self.tiles(part, p) for part in self.parts], wish, self.subject.machine)
 
     def tiles(self, part: PartCost, p: Point) -> Tiles:
@@ -293,9 +297,10 @@ def _shared_points(subject: Subject) -> dict[Point, float]:
     even = [size for size in sizes if subject.axes[axis] % size == 0]
     wanted += [(n, size, "block", size) for size in even for n in SHARED_THREADS]
     found: dict[Point, float] = {}
+    known: dict[tuple[int, int], Rules] = {}
     for count, size, reduce, many in wanted:
         try:
-            rules = Rules(subject, many, size)
+            rules = known[many, size] = known.get((many, size)) or Rules(subject, many, size)
             widest = max(part.widest_vector(axis) for part in rules.parts if axis in part.roles.order)
             tiles = tuple(sorted({rules.blocks_axis: many, axis: rules.axes[axis]}.items()))
             p = Point(count, tiles, reduce=reduce, pieces=many, cluster=size).with_vector(axis, widest)
