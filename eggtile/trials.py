@@ -121,8 +121,13 @@ def _batched(part: Part) -> Part:
 
 
 def _picked(parts: Sequence[Part], extents: Mapping[str, int], work: int) -> dict[str, Array]:
-    """Positions of every free axis that is too long for the work; the first two and the last among them."""
-    values, axes = [s.value for p in parts for s in p.stores], sorted({a for p in parts for a in p.axes})
+    """Positions of every free axis that is too long for the work; the first two and the last among them.
+
+    An axis along which a scan runs stays whole: a prefix is that of all positions before.
+    """
+    values = [s.value for p in parts for s in p.stores]
+    scanned = {t.axis for t in postorder(*values) if isinstance(t, T.Scan)}
+    axes = sorted({a for p in parts for a in p.axes} - scanned)
     cap, caps = max((extents[a] for a in axes), default=1), dict[str, int]()
     while cap > 1 and _work(values, {**extents, **caps}) > work:
         cap = -(-cap // 2)

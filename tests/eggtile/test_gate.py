@@ -54,6 +54,7 @@ PROGRAMS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
         (torch.randn(32, 8), torch.zeros(70, dtype=torch.int64), torch.randn(70, 8)),
     ),
     "prefixes": (lambda x: torch.cumsum(x, -1), (torch.randn(4, 64),)),
+    "long prefixes": (lambda x: torch.cumsum(x, -1), (torch.randn(40, 400),)),
     "transposed": (lambda x: (x.T * 2).contiguous(), (torch.randn(17, 33),)),
     "masked": (lambda m, x: x.masked_fill(m, 0.5), (torch.rand(9, 40) < 0.5, torch.randn(9, 40))),
 }
