@@ -39,8 +39,9 @@ def begin_fold(
     kept, folded = nests.modes(result.axes), [m for m in nests.modes(x.axes) if m.axis in axes]
     beyond = [a for a in axes if nests.layouts.over((a,)).cover(a) > nests.part.axis(a).tile and a not in ended]
     inside = conjunction([T.binary("lt", nests.local(a), T.number(nests.part.axis(a).tile)) for a in beyond])
-    pairs = _in_pairs(algebra, x, nests.modes(x.axes), axes) and all(
-        nests.part.axis(a).tile % 2 == 0 for a in beyond
+    modes = nests.modes(x.axes)
+    pairs = _in_pairs(algebra, x, modes, axes) and all(
+        _together(modes[0], a, nests.part.axis(a).tile) for a in beyond
     )
     chains = max(_chains(kept, folded), 2 if pairs else 1)
     narrow = replace(algebra, dtypes=(x.dtype,)) if pairs else algebra
@@ -127,6 +128,11 @@ def _in_pairs(algebra: Algebra, x: Var, modes: Sequence[Mode], axes: Sequence[st
     """Whether two neighbouring registers of 16-bit floats fold at once, which rounds nothing."""
     exact = algebra.monoid in ("max", "min") and x.dtype in ("f16", "bf16")
     return exact and bool(modes) and modes[0].axis in axes and modes[0].size % 2 == 0
+
+
+def _together(fastest: Mode, axis: str, tile: int) -> bool:
+    """Whether two registers that are neighbours lie inside the tile along an axis, or neither does."""
+    return fastest.axis != axis or (fastest.stride == 1 and tile % 2 == 0)
 
 
 def _chains(kept: Sequence[Mode], folded: Sequence[Mode]) -> int:
