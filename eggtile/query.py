@@ -150,7 +150,12 @@ def _value(e: ast.expr, names: Mapping[str, Value]) -> Value:
         case ast.UnaryOp(ast.USub(), x):
             return -_number(of(x), e)
         case ast.BinOp(x, op, y) if type(op) in ARITHMETIC:
-            return ARITHMETIC[type(op)](_number(of(x), e), _number(of(y), e))
+            try:
+                return float(ARITHMETIC[type(op)](_number(of(x), e), _number(of(y), e)))
+            except OverflowError:
+                raise RequestError(
+                    f"{ast.unparse(e)[:60]!r} is beyond the numbers that queries calculate with"
+                ) from None
         case ast.Compare(ast.Name(name), [op]) if name not in names and not isinstance(op, ast.In | ast.NotIn):
             raise RequestError(
                 f"{name} is no field; fields are {', '.join(n for n in names if not callable(names[n]))}"

@@ -49,6 +49,8 @@ class Execution:
         plan = self.plan
         if len(inputs) != len(plan.inputs):
             raise RequestError(f"the program takes {len(plan.inputs)} inputs, not {len(inputs)}")
+        if any(t.is_neg() for t in inputs):
+            raise RequestError("an input is a view that PyTorch negates when it is read; give its resolve_neg()")
         given = {b.name: t for b, t in zip(plan.inputs, inputs, strict=True)} | self.constants
         if self.constants and self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             _captured.add(self)

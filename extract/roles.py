@@ -115,6 +115,8 @@ def listed_tiles(schedule: Schedule) -> dict[str, tuple[int, int]]:
         m = _TILE.fullmatch(word)
         if m is None or m[1] in out:
             raise IRError(f"TILE: {word!r} is not axis:tile or axis:tile/v<width>, once an axis")
+        if int(m[2]) < 1:
+            raise IRError(f"TILE: {word} is a tile of no position")
         out[m[1]] = (int(m[2]), int(m[3] or 1))
     return out
 
@@ -122,6 +124,8 @@ def listed_tiles(schedule: Schedule) -> dict[str, tuple[int, int]]:
 def pieces(schedule: Schedule) -> int:
     """Pieces over which REDUCE=split16 or REDUCE=lanes+split16 splits the longest sweeps; 1 where they stay whole."""
     m = _SPLIT.fullmatch(schedule.get("REDUCE"))
+    if m is not None and int(m[2]) < 2:
+        raise IRError(f"REDUCE=split{m[2]}: a sweep is split into two pieces or more")
     return 1 if m is None else int(m[2])
 
 

@@ -76,7 +76,9 @@ class Translator:
         return Input(name, spec.dtype, spec.shape, spec.strides, int(tensor.storage_offset()))
 
     def spec(self, value: torch.Tensor) -> Spec:
-        """The type of a traced tensor, with the caller's names for symbols."""
+        """The type of a traced tensor, with the caller's names for symbols; raises where it is something else."""
+        if not isinstance(value, torch.Tensor):
+            raise CaptureError(f"an operand is a {type(value).__name__}, not a tensor")
         return renamed(spec_of(value), self.exported.rename)
 
     def results(self, inputs: tuple[Input, ...]) -> tuple[Result, ...]:

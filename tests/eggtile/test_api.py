@@ -201,3 +201,14 @@ def test_a_damaged_saved_program_is_refused_as_that(tmp_path: Path) -> None:
             eggtile.load(place)
     with pytest.raises(RequestError, match="cannot be written: Parent directory"):
         made.save(tmp_path / "none" / "program.pt")
+
+
+def test_an_input_that_is_negated_when_it_is_read_is_refused() -> None:
+    run = eggtile.optimize(partial(torch.softmax, dim=-1), [torch.randn(3, 8)])
+    with pytest.raises(RequestError, match="resolve_neg"):
+        run(torch.randn(3, 8, dtype=torch.complex64).conj().imag)
+
+
+def test_an_operand_that_is_no_tensor_is_refused_with_its_type() -> None:
+    with pytest.raises(CaptureError, match="not a tensor"):
+        eggtile.optimize(lambda x: x + torch.randn(8, generator=torch.Generator()), [torch.randn(3, 8)])

@@ -165,6 +165,7 @@ def test_what_the_language_lacks_is_refused(dumps: dict[str, Path], text: str) -
     [
         ("forms where", "'forms where' ends after where; a condition"),
         ("classes where ", "ends after where"),
+        ("forms where 1" + "0" * 400 + " / 3 > 1", "beyond the numbers"),
         ("forms where id ==", "invalid syntax at its end"),
         ("forms where id = 1", "before '= 1'"),
         ("forms where (id == 1", "was never closed before '[(]id == 1'"),

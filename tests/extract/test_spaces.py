@@ -333,3 +333,13 @@ def test_a_space_lists_in_milliseconds():
 
 def test_another_machine_has_a_space_too():
     assert listed(rows(16384, 4096, "f16"), A100).size > 10
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [("WORK=t64 TILE=b:0", "b:0 is a tile of no position"), ("WORK=t64 REDUCE=split1", "two pieces or more")],
+)
+def test_tiles_of_nothing_and_single_pieces_are_refused(line, reason):
+    c = CASES["streamed rows"]()
+    with pytest.raises(IRError, match=reason):
+        space(c.kernel, c.form.buffers, c.form.axes, H200).check(line)
