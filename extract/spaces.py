@@ -172,7 +172,10 @@ class Rules:
             return None
         alike = replace(p, pieces=1, stage="", store="")  # neither changes the tile program
         if alike not in self.programs:
-            self.programs[alike] = tile_program(self.first.kernel, self.first.buffers, self.axes, alike.line())
+            try:
+                self.programs[alike] = tile_program(self.first.kernel, self.first.buffers, self.axes, alike.line())
+            except IRError as e:  # a sweep whose positions must be taken one by one under such tiles
+                return str(e)
         program = self.programs[alike]
         return unstaged(program, [self.tiles(part, p) for part in self.parts], wish, self.subject.machine)
 
