@@ -9,16 +9,14 @@ from codegen.expr import Text
 from codegen.resources import SHARED_ALIGNMENT_BYTES, barrier_offset
 from ir.dtype import DTYPES, DType
 from ir.kernel import Alias, BulkCopy, Commit, Copy, Release, Ring, Statement, Wait, WaitSlot
-from ir.layout import LANES
 from ir.term import Term, binary, const, round_to
 
 _SHARED = "(unsigned)__cvta_generic_to_shared({})"
 
 
-def _asm(head: str, ptx: str, *operands: str, template: str = "", before: str = "") -> Function:
-    lines = [f"{head} {{", *([f"  {before}"] if before else [])]
-    lines += [f'  asm volatile("{ptx}" ::{", ".join(operands)} : "memory");', "}"]
-    return Function("\n".join(lines), ptx=True, template=template)
+def _asm(head: str, ptx: str, *operands: str, template: str = "") -> Function:
+    body = f'  asm volatile("{ptx}" ::{", ".join(operands)} : "memory");'
+    return Function(f"{head} {{\n{body}\n}}", ptx=True, template=template)
 
 
 def _address(name: str) -> str:
@@ -46,11 +44,11 @@ FUNCTIONS: dict[str, Function] = {
     ),
     # The barriers of the copies of all slots, then those of their releases; the copying unit sees them as threads do.
     "ready_barriers": Function(
-        "void ready_barriers(unsigned long long* b, int slots, int warps) {\n"
+        "void ready_barriers(unsigned long long* b, int slots, int readers) {\n"
         "  if (threadIdx.x == 0) {\n"
         "    for (int k = 0; k < 2 * slots; ++k)\n"
         '      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"\n'
-        f'                   ::{_address("b + k")}, "r"(k < slots ? 1 : warps));\n'
+        f'                   ::{_address("b + k")}, "r"(k < slots ? 1 : readers));\n'
         '    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");\n'
         '    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");\n'
         "  }\n"
@@ -85,7 +83,6 @@ FUNCTIONS: dict[str, Function] = {
         "void release_slot(unsigned long long* empty)",
         "mbarrier.arrive.shared::cta.b64 _, [%0];",
         _address("empty"),
-        before="__syncwarp();\n  if (threadIdx.x % 32 == 0)",
     ),
 }
 
@@ -106,7 +103,7 @@ class CopyWriter:
     """Writes the statements of rings; `threads` are those of a block."""
 
     def __init__(self, out: Lines, threads: int) -> None:
-        self.out, self.warps = out, -(-threads // LANES)
+        self.out, self.threads = out, threads
         self.rings: dict[str, Ring] = {}
 
     def statement(self, s: Statement) -> None:
@@ -158,7 +155,7 @@ class CopyWriter:
             if s.bulk:
                 out.line(f"__shared__ unsigned long long {barriers}[{2 * s.slots}];")
         if s.bulk:
-            out.line(f"{self.call('ready_barriers')}({barriers}, {s.slots}, {self.warps});")
+            out.line(f"{self.call('ready_barriers')}({barriers}, {s.slots}, {self.threads});")
 
     def call(self, name: str) -> str:
         """The name of a function, after noting that the text needs it."""

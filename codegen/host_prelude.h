@@ -104,7 +104,7 @@ static Meeting block_meetings[kMaxCluster], cluster_meeting;
 static Region* shared_regions;
 static Barrier* all_barriers[kMaxBarriers];
 static int barriers_made;
-static uint16_t seen[kMaxThreads][kMaxBarriers], arrivals[kMaxThreads / kWarp][kMaxBarriers];
+static uint16_t seen[kMaxThreads][kMaxBarriers], arrivals[kMaxThreads][kMaxBarriers];
 static Flights own_flights[kMaxThreads], bulk_flights;
 static int groups[kMaxThreads];  // that a thread has committed
 static char* stacks;
@@ -297,7 +297,7 @@ static void check_read(Region* r, const void* p, bool atomic) {
   if (r->root) take(r);
   check_arrived(r, p, c);
   if (c.full) {
-    const uint16_t use = arrivals[current / kWarp][all_barriers[c.full - 1]->pair->id] + 1;
+    const uint16_t use = arrivals[current][all_barriers[c.full - 1]->pair->id] + 1;
     if (c.uses < use) c.uses = use;
     return;
   }
@@ -495,10 +495,8 @@ static void wait_barrier(int line, Barrier* b, int phase) {
   ++progress;
   seen[current][b->id] = b->over;
 }
-static void release_slot(int line, Barrier* empty) {
-  warp_barrier(line);
-  if (current % kWarp) return;
-  ++arrivals[current / kWarp][empty->id];
+static void release_slot(Barrier* empty) {
+  ++arrivals[current][empty->id];
   --empty->missing, check_phase(empty);
 }
 template <int N>
@@ -517,9 +515,9 @@ struct Barriers {
   }
 };
 template <int N>
-static void ready_barriers(int line, Barriers<N>& b, int slots, int warps) {
+static void ready_barriers(int line, Barriers<N>& b, int slots, int readers) {
   if (current % kernel.block_threads == 0)
-    for (int k = 0; k < N; ++k) b.all[k].expected = b.all[k].missing = k < slots ? 1 : warps;
+    for (int k = 0; k < N; ++k) b.all[k].expected = b.all[k].missing = k < slots ? 1 : readers;
   barrier(line);
 }
 static void forget_copies(int threads) {
@@ -655,11 +653,11 @@ static View<T> parameter(void* views, int k) {
 #define cluster_gather() host::cluster_gather(__LINE__)
 #define cluster_arrive()
 #define after_earlier_kernels()
-#define ready_barriers(b, slots, warps) host::ready_barriers(__LINE__, b, slots, warps)
+#define ready_barriers(b, slots, readers) host::ready_barriers(__LINE__, b, slots, readers)
 #define begin_bulk_copy host::begin_bulk_copy
 #define commit_bulk_copies host::commit_bulk_copies
 #define wait_barrier(b, phase) host::wait_barrier(__LINE__, b, phase)
-#define release_slot(b) host::release_slot(__LINE__, b)
+#define release_slot(b) host::release_slot(b)
 #define commit_copies() ++host::groups[host::current]
 using host::begin_copy;
 template <int pending>

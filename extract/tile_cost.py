@@ -429,17 +429,8 @@ def _asked(load: T.Load, roots: Sequence[T.Term], tests: set[T.Term]) -> bool:
     found, stack = set(roots), list(roots)
     while stack:
         t = stack.pop()
-        masked = isinstance(t, T.Select) and tests <= set(_conjuncts(t.p))
+        masked = isinstance(t, T.Select) and tests <= set(T.conjuncts(t.p))
         below = (t.p, t.y) if isinstance(t, T.Select) and masked else t.terms
         stack += [k for k in below if k not in found]
         found.update(below)
     return load in found
-
-
-def _conjuncts(pred: T.Term) -> Iterator[T.Term]:
-    match pred:
-        case T.Binary("and", x, y):
-            yield from _conjuncts(x)
-            yield from _conjuncts(y)
-        case _:
-            yield pred

@@ -193,7 +193,7 @@ class Ring:
 
     A slot is copied into, committed, waited for, read, and released, and only then copied into again. The copies of a
     `bulk` ring are those of one thread for all: each slot has two mbarriers, `full` for its copies and `empty` for its
-    releases, one of each warp; they are ready, and the ring is known to all threads, after this statement. In another
+    releases, one of each thread; they are ready, and the ring is known to all threads, after this statement. In another
     ring each thread reads what it copied itself, so that only its own groups of copies are waited for.
     """
 
@@ -265,7 +265,7 @@ class WaitSlot:
 
 @dataclass(frozen=True)
 class Release:
-    """This thread reads no more of the slot: an arrival of each warp at a bulk ring, else nothing but the promise."""
+    """This thread reads no more of the slot: an arrival at a bulk ring, else nothing but the promise."""
 
     ring: str
     slot: Term

@@ -33,18 +33,9 @@ def check_protocol(program: K.KernelProgram) -> None:
     _check_aliases(program.body)
 
 
-def conjuncts(t: Term) -> Iterator[Term]:
-    """The terms that must all hold."""
-    if isinstance(t, T.Binary) and t.op == "and" and t.dtype == "bool":
-        yield from conjuncts(t.x)
-        yield from conjuncts(t.y)
-    else:
-        yield t
-
-
 def is_one_thread(t: Term, known: Collection[Term] = ()) -> bool:
     """Whether a predicate holds in one thread at most; `known` are scalars that do."""
-    return any(c in known or _names_a_thread(c) for c in conjuncts(t))
+    return any(c in known or _names_a_thread(c) for c in T.conjuncts(t))
 
 
 def _names_a_thread(t: Term) -> bool:
@@ -84,7 +75,7 @@ def _concerned(body: Sequence[K.Statement]) -> tuple[_Step, ...]:
                         yield _Step(s, (_code(start, known), _code(stop, known)), tuple(go(s.body)))
                 case K.If(pred):
                     if any(map(_uses_rings, K.walk(s.body))):
-                        yield _Step(s, tuple(_code(c, known) for c in conjuncts(pred)), tuple(go(s.body)))
+                        yield _Step(s, tuple(_code(c, known) for c in T.conjuncts(pred)), tuple(go(s.body)))
                 case K.WaitSlot(_, _, slot, phase):
                     yield _Step(s, (_code(slot, known), _code(phase, known)))
                 case K.Copy() | K.BulkCopy() | K.Release() | K.Commit() | K.LoadShared() if s.slot is not None:

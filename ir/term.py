@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -414,6 +414,15 @@ def fold(axes: tuple[str, ...] | str, monoid: str, x: Term) -> Term:
     if isinstance(x, Fold) and x.monoid == monoid and not MONOIDS[monoid].pair and not set(x.axes) & set(names):
         return Fold(tuple(sorted((*names, *x.axes))), monoid, x.x)
     return Fold(tuple(sorted(names)), monoid, x)
+
+
+def conjuncts(pred: Term) -> Iterator[Term]:
+    """The terms that must all hold for a predicate to hold."""
+    if isinstance(pred, Binary) and pred.op == "and" and pred.dtype == "bool":
+        yield from conjuncts(pred.x)
+        yield from conjuncts(pred.y)
+    else:
+        yield pred
 
 
 _KIND_ORDER = {"Index": 0, "Load": 1, "Var": 1, "Const": 8, "Extent": 7, "Identity": 9}

@@ -15,7 +15,7 @@ where it is NaN, operators that pass NaN on make every term of the fold NaN, mas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -77,17 +77,7 @@ class Tests:
 
     def all_of(self, pred: Term) -> set[Test]:
         """The tests that must hold where the predicate does."""
-        return {t for p in conjuncts(pred) if (t := self.of(p)) is not None}
-
-
-def conjuncts(pred: Term) -> Iterator[Term]:
-    """What a predicate is the conjunction of."""
-    match pred:
-        case T.Binary("and", x, y):
-            yield from conjuncts(x)
-            yield from conjuncts(y)
-        case _:
-            yield pred
+        return {t for p in T.conjuncts(pred) if (t := self.of(p)) is not None}
 
 
 def hidden(part: TilePart, name: str, tests: set[Test]) -> bool:
@@ -207,14 +197,14 @@ class _Masks:
         """How many tests need not be made if loads leave these."""
         self.leaves, before = dict(leaves), self.leaves
         wheres = [s for s in self.made.values() if isinstance(s, tile.Where)]
-        count = sum(len(list(conjuncts(s.pred))) - len(self.needed(s)) for s in wheres)
+        count = sum(len(list(T.conjuncts(s.pred))) - len(self.needed(s)) for s in wheres)
         count += sum(self.ends(s, a) for s in self.folds for a in s.axes)
         self.leaves = before
         return count
 
     def needed(self, s: tile.Where) -> list[Term]:
         """The conjuncts of a mask that its value does not stand for."""
-        return [p for p in conjuncts(s.pred) if not self.neutral(s.x, s.monoid, self.tests.of(p))]
+        return [p for p in T.conjuncts(s.pred) if not self.neutral(s.x, s.monoid, self.tests.of(p))]
 
     def ends(self, s: TileFold, axis: str) -> bool:
         """Whether the fold sees its identity past the end of an axis that one tile holds."""
