@@ -45,13 +45,18 @@ class Step:
 @lru_cache(maxsize=512)
 def steps(stream: T.Stream) -> tuple[Step, ...] | None:
     """The steps of a stream's states, each after those it depends on; None where positions must be taken one by one."""
+    found = _shaped(stream)
+    return found if found is not None and _agree(_of_any_inputs(stream)) else None
+
+
+def _shaped(stream: T.Stream) -> tuple[Step, ...] | None:
+    """The steps as the updates are written, which need not be right."""
     new = {c.update: Var(f"new_{c.name}", c.dtype, ()) for c in stream.carries}
     found = [_split(c, new, stream.axis) for c in stream.carries]
     known = [s for s in found if s is not None]
     if len(known) < len(found):
         return None
-    ordered = tuple(_ordered(known))
-    return ordered if _Numbers(stream, ordered).agree() else None
+    return tuple(_ordered(known))
 
 
 def _split(carry: T.Carry, new: Mapping[Term, Var], axis: str) -> Step | None:
@@ -112,13 +117,35 @@ def _inside(s: Step) -> set[Term]:
 Values = Mapping[str, Array]
 
 
+def _of_any_inputs(stream: T.Stream) -> T.Stream:
+    """The stream over variables in place of values that do not depend on its states: one test serves all such streams."""
+    own, known = {c.name for c in stream.carries}, dict[Term, Var]()
+
+    def leaf(t: Term, kids: Sequence[Term]) -> Term:
+        given = isinstance(t, T.Load | T.Scan | T.Stream | T.State) and not open_states(t) & own
+        if given and t is not stream:
+            return known.setdefault(t, Var(f"leaf{len(known)}", t.dtype, tuple(sorted(t.free))))
+        return with_children(t, kids)
+
+    (found,) = rebuilt([stream], leaf)
+    assert isinstance(found, T.Stream)
+    return found
+
+
+@lru_cache(maxsize=512)
+def _agree(stream: T.Stream) -> bool:
+    """Whether the steps of a stream over variables are right on numbers."""
+    found = _shaped(stream)
+    return found is not None and _Numbers(stream, found).agree()
+
+
 @dataclass
 class _Numbers:
-    """The states of a stream over random loads, from the parts of its first positions."""
+    """The states of a stream over random variables, from the parts of its first positions."""
 
     stream: T.Stream
     steps: Sequence[Step]
-    leaves: dict[Term, Var] = field(default_factory=dict)
+    leaves: dict[Var, Var] = field(default_factory=dict)
     numbers: dict[str, Array] = field(default_factory=dict)
 
     def agree(self) -> bool:
@@ -167,7 +194,7 @@ class _Numbers:
                 return others[k]
             if isinstance(k, T.State) and k.name in own:
                 return self._var(f"old_{k.name}", own[k.name])
-            if isinstance(k, T.Load | T.Scan | T.Stream | T.State) and not open_states(k) & own.keys():
+            if isinstance(k, Var):
                 return self._leaf(k)
             return with_children(k, kids)
 
@@ -177,11 +204,11 @@ class _Numbers:
     def _var(self, name: str, c: T.Carry) -> Var:
         return Var(name, c.dtype, (*sorted(self.state_axes[c.name]), SAMPLE))
 
-    def _leaf(self, t: Term) -> Var:
-        """A random number in place of a value that does not depend on the stream."""
+    def _leaf(self, t: Var) -> Var:
+        """The variable in every sample, with random numbers for it."""
         if t not in self.leaves:
             axes = (*sorted(t.free), SAMPLE)
-            self.leaves[t] = Var(f"leaf{len(self.leaves)}", t.dtype, axes)
+            self.leaves[t] = Var(t.name, t.dtype, axes)
             raw = self.rng.standard_normal([self.axes[a] for a in axes])
             held = raw if is_float(t.dtype) else (raw > 0) if t.dtype == "bool" else (4 * raw).astype(np.int64)
             self.numbers[self.leaves[t].name] = held
