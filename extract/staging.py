@@ -1,6 +1,7 @@
 """Which loads of a tile program may go through shared memory under a line's STAGE, and how much of it they take.
 
-A load may where it is one of a stream that stands in no other, of a buffer that nothing stores to, by an index that is a
+A load may where it is one of a stream that neither stands in another nor holds one (whose axis shares out the threads
+first, so that several hold the same element), of a buffer that nothing stores to, by an index that is a
 sum of multiples of coordinates inside the buffer, with neighbours side by side in the threads that come first.
 """
 
@@ -65,6 +66,8 @@ class _Stages:
         """Shared memory that the part's courses take; 0 where it has none."""
         sweeps = defaultdict[tuple[str, str, tuple[Term, ...]], int](int)
         for s in (s for s in self.part.body if isinstance(s, tile.Stream)):
+            if any(isinstance(inner, tile.Stream) for inner in s.body):
+                continue
             loads = {(load.buffer, load.index): load for load in s.body if isinstance(load, TileLoad)}
             for load in loads.values():
                 if self.fits(load, s.axis):

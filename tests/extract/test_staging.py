@@ -17,7 +17,7 @@ from ir.kernel_verify import footprint
 from ir.machine import A100, H200
 from ir.node import IRError
 from ir.schedule import parse_schedule, staging
-from tests.extract.kernels import CASES, buffer, exp, i, load, mul, put, sub
+from tests.extract.kernels import CASES, add, buffer, exp, i, load, mul, put, sub
 from tests.extract.test_spaces import listed, rows, shape
 
 EVERY = [s for row in STAGES for s in row]
@@ -90,6 +90,26 @@ def test_columns_are_staged_in_tiles_that_walk_along_rows():
     for line in staged(s):
         assert s.check(line) == line
         lowered(c, line)
+
+
+def shifted_products(m, n, k):
+    """exp(s - max s) along rows of s = x @ y.T + z, which is added up anew where it is needed."""
+    x, y, z = buffer("x", "f32", m, k), buffer("y", "f32", n, k), buffer("z", "f32", m, n)
+    out = buffer("out", "f32", m, n, role="output")
+    s = add(T.fold("c", "add", mul(load(x, i("a"), i("c")), load(y, i("b"), i("c")))), load(z, i("a"), i("b")))
+    return shape(
+        {"a": m, "b": n, "c": k}, [x, y, z, out], put(out, (i("a"), i("b")), exp(sub(s, T.fold("b", "max", s))))
+    )
+
+
+def test_a_sweep_whose_threads_share_out_an_inner_axis_first_is_not_staged():
+    c = shifted_products(512, 512, 64)
+    line = "WORK=t128 TILE=a:4,b:128,c:16/v4"
+    s = listed(c)
+    lowered(c, s.check(line))
+    for stage in EVERY:
+        with pytest.raises(IRError, match="no load of a swept axis"):
+            s.check(f"{line} STAGE={stage}")
 
 
 def test_a_machine_without_bulk_copies_lists_none():
