@@ -15,6 +15,7 @@ from eggtile.planning import plan_of
 from eggtile.reference import private_copy, relative_error, run_eager, run_in_float64, run_traced, unit_roundoff
 from eggtile.runtime import execution_for
 from extract.facts import swept
+from ir import term as T
 from ir.node import postorder
 
 EAGER_FACTOR = 2.0
@@ -46,13 +47,14 @@ def judge(
     notes: tuple[str, ...] = (),
     slack: float = 0.0,
     traced: Callable[[], Sequence[torch.Tensor]] = tuple,
-    terms: int = 1,
+    longest: tuple[int, int] = (1, 1),
 ) -> Verdict:
     """Compare values: an error above twice eager's plus one unit roundoff of the output's type (and slack) is wrong.
 
-    Sums of so many `terms` may also err by as many roundoffs of what they are added up in as the root of the depth of
-    their tree (Higham and Mary, 2019): of few results eager's may be near by luck. Strides are eager's, or those of
-    `traced`, which is asked only where they are not.
+    The `longest` sum and product may also err by the root of the roundings that a term and a factor pass (Higham and
+    Mary, 2019), in roundoffs of what they are taken in: of few results eager's may be near by luck. A sum is a tree; in
+    float64, where what is exact elsewhere is eager's own result, it may be one term after another. Strides are eager's,
+    or those of `traced`, which is asked only where they are not.
     """
     if not len(got) == len(eager) == len(exact):
         return Verdict(on, math.inf, math.inf, False, f"{len(got)} outputs where eager gives {len(eager)}", notes)
@@ -67,7 +69,9 @@ def judge(
             eager_error
         ):  # eager overflows or differs in NaN where float64 does not: eager decides
             error, eager_error = relative_error(y, e.double()), 0.0
-        added = math.sqrt(math.log2(terms)) * min(unit_roundoff(y.dtype), unit_roundoff(torch.float32))
+        terms, factors = longest
+        passed = max(terms if y.dtype == torch.float64 else math.log2(terms), factors - 1)
+        added = math.sqrt(passed) * min(unit_roundoff(y.dtype), unit_roundoff(torch.float32))
         if error > EAGER_FACTOR * eager_error + unit_roundoff(y.dtype) + added + slack:
             reason = reason or f"output {k} has error {error:.3g}, eager {eager_error:.3g}"
         worst, worst_eager = max(worst, error), max(worst_eager, eager_error)
@@ -105,17 +109,17 @@ def check_compiled(
     if not all(_same_bits(a, b) for a, b in zip(*runs, strict=True)):
         return Verdict(on, math.inf, 0.0, False, "two runs give different bits", notes)
     traced = partial(run_traced, fn, inputs) if on == "cpu" else tuple
-    return judge(on, runs[0], eager, exact, notes, slack, traced, most_terms(compiled))
+    return judge(on, runs[0], eager, exact, notes, slack, traced, longest_folds(compiled))
 
 
-def most_terms(compiled: Compiled) -> int:
-    """The terms of the longest fold of the program as it is written."""
-    sizes = [
-        math.prod(r.program.axes[a] for a in swept(t))
-        for r in compiled.regions
-        for t in postorder(*(s.value for s in r.program.results))
-    ]
-    return max([1, *sizes])
+def longest_folds(compiled: Compiled) -> tuple[int, int]:
+    """The terms of the longest fold of the program as it is written, and the factors of its longest product."""
+    sizes = {False: 1, True: 1}
+    for r in compiled.regions:
+        for t in postorder(*(s.value for s in r.program.results)):
+            product = isinstance(t, T.Fold | T.Scan) and t.monoid == "mul"
+            sizes[product] = max(sizes[product], math.prod(r.program.axes[a] for a in swept(t)))
+    return sizes[False], sizes[True]
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

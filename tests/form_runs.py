@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from eggtile.check import judge, most_terms
+from eggtile.check import judge, longest_folds
 from eggtile.pipeline import Compiled, Options, Region, capture_and_lower, choose_forms
 from eggtile.plan import Plan, Work
 from eggtile.planning import plan_of
@@ -161,7 +161,7 @@ class Forms:
     def slack(self) -> float:
         """What rounding may cost relative to the largest value: of sums in f32 in any order, and of moved roundings."""
         regions = self.compiled.regions
-        n = most_terms(self.compiled)
+        n = max(longest_folds(self.compiled))
         floats = [DTYPES[b.dtype].unit_roundoff for r in regions for b in r.program.buffers if is_float(b.dtype)]
         moved = 0.0 if self.compiled.options.numerics == "strict" else max(floats, default=0.0)
         return (math.log2(max(n, 2)) + math.sqrt(n)) * 2.0**-24 + moved

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from eggtile.check import judge
+from eggtile.check import check_on_cpu, judge
 
 ROUNDOFF = 2.0**-24
 
@@ -25,10 +25,28 @@ def test_an_error_is_held_to_the_roundoffs_of_a_sum(
 ) -> None:
     exact = torch.ones(3, dtype=torch.float64)
     got = (exact * (1 + 0.99 * roundoffs * ROUNDOFF)).to(torch.float64)
-    verdict = judge("cpu", [got.to(dtype)], [exact.to(dtype)], [exact], terms=terms)
+    verdict = judge("cpu", [got.to(dtype)], [exact.to(dtype)], [exact], longest=(terms, 1))
     assert verdict.ok == ok, verdict
 
 
 def test_integers_have_no_roundoff() -> None:
     exact = torch.tensor([math.prod(range(1, 8))])
-    assert not judge("cpu", [exact + 1], [exact], [exact], terms=1 << 20).ok
+    assert not judge("cpu", [exact + 1], [exact], [exact], longest=(1 << 20, 1)).ok
+
+
+def test_products_and_what_float64_is_held_to_may_err_by_more() -> None:
+    exact = torch.ones(3, dtype=torch.float64)
+    off = exact * (1 + 20 * ROUNDOFF)
+    assert judge("cpu", [off.float()], [exact.float()], [exact], longest=(1, 1000)).ok
+    assert not judge("cpu", [off.float()], [exact.float()], [exact], longest=(1000, 1)).ok
+    near = exact * (1 + 20 * 2.0**-53)
+    assert judge("cpu", [near], [exact], [exact], longest=(1000, 1)).ok
+    assert not judge("cpu", [near], [exact], [exact], longest=(100, 1)).ok
+
+
+@pytest.mark.parametrize("name", ["var", "cumprod"])
+def test_a_right_program_in_float64_is_right(name: str) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(64, 1000, dtype=torch.float64) + 0.5
+    verdict = check_on_cpu(lambda x: getattr(x, name)(-1), [x])
+    assert verdict.ok, verdict
