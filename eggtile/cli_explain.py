@@ -232,7 +232,7 @@ def dump(
             "--format",
             help="json and html hold the graph and the forms; egg the graph and its facts, for egglog to read; "
             "text, dot and svg classes and nodes, svg the first 400 classes.",
-            show_default="as FILE is named, or else json",
+            show_default="as FILE is named; json without a name",
         ),
     ] = None,
     output: Annotated[
@@ -247,7 +247,9 @@ def dump(
 ) -> None:
     """Write the saturated e-graph, in json and html with the forms. Equal graphs give equal text, but for times."""
     suffix = output.suffix[1:] if output is not None else ""
-    format_ = format_ or (suffix if suffix in FORMATS else "json")
+    if format_ is None and suffix not in ("", *FORMATS):
+        raise RequestError(f"{output} names no format; say --format, which is one of {', '.join(FORMATS)}")
+    format_ = format_ or suffix or "json"
     if format_ not in FORMATS:
         raise RequestError(f"unknown format {format_}; formats are {', '.join(FORMATS)}")
     if suffix != format_ and suffix in FORMATS:

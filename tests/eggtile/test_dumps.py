@@ -112,6 +112,7 @@ def test_a_file_is_written_in_the_format_that_it_is_named_by(tmp_path: Path) -> 
     assert called("dump", "-o", str(path), "-k", "1", "-c", ROWS).exit_code == 0
     assert path.read_text().startswith("<svg")
     assert "say --format svg" in called("dump", "--format", "egg", "-o", "graph.svg", "-c", ROWS).stderr
+    assert "say --format" in called("dump", "-o", "graph.graphml", "-c", ROWS).stderr
 
 
 def test_a_format_of_one_graph_asks_which_one() -> None:
