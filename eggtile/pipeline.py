@@ -259,10 +259,10 @@ def chosen_region(program: LoopProgram, graph: EGraph, options: Options) -> Regi
 
     prices = Prices(options.evidence, machine, options.quotients, options.quantile)
     default = prices.form(default_form(program, machine, half))
-    price = prices if prices.known else None
-    found = ranked(forms(graph, machine, options.count, price, left_s()), prices)
+    price, ratio = (prices, prices.ratio) if prices.known else (None, None)
+    found = ranked(forms(graph, machine, options.count, price, ratio, left_s()), prices)
     if options.count == 1 and any(prices.measured(k, f) for f in (found[0], default) for k in f.kernels):
-        found = ranked(forms(graph, machine, TUNED, price, left_s()), prices)[:1]
+        found = ranked(forms(graph, machine, TUNED, price, ratio, left_s()), prices)[:1]
     found = distinct(found, default)
     return Region(program, graph, default, found, pick(found, default, options), prices)
 

@@ -57,7 +57,8 @@ class Candidates:
         listed = [parts[axes] for axes in sorted(parts, key=sorted)]
         inputs = frozenset(c for p in listed for _, t in p for c in self.fragments.inputs(t))
         cost = self.fragments.pricing.cost([self._part(p) for p in listed])
-        return Candidate(tuple(map(tuple, listed)), inputs, cost.us, cost, kind)
+        us = self.fragments.corrected([t for p in listed for _, t in p], cost)
+        return Candidate(tuple(map(tuple, listed)), inputs, us, cost, kind)
 
     def _part(self, made: Sequence[tuple[int, Term]]) -> Part:
         stores = tuple(s for c, t in made for s in self.source.stores(c, t))

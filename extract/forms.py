@@ -31,6 +31,8 @@ from ir.term import Term
 
 Price = Callable[[KernelForm, Form, Cost], float | None]
 """The time of a kernel in us, given what the model says of it; None where the model's is to stand."""
+Ratio = Callable[[Sequence[Term], Cost], float | None]
+"""What to multiply the model's time of a kernel that stores these terms with, as kernels alike were measured."""
 MOST_PER_CLASS = 24  # fragments of a class when many forms are asked for
 WIDE = 40.0  # how far from the best fragments may be where many are wanted
 TRIES = 3  # covers solved for each form asked for, since some differ by trivial moves
@@ -59,9 +61,10 @@ class Region:
         price: Price | None,
         deadline: float,
         greedy: bool = False,
+        ratio: Ratio | None = None,
     ) -> None:
         self.scope, self.deadline, self.greedy, self.price = scope, deadline, greedy, price
-        self.fragments = Fragments(scope, machine, breadth, self._half())
+        self.fragments = Fragments(scope, machine, breadth, self._half(), ratio=ratio)
         self.candidates = Candidates(self.fragments)
         self.found: list[Candidate] = []
         self.found = self._all(self.candidates)
@@ -81,7 +84,7 @@ class Region:
         """
         own = self.fragments
         breadth = replace(own.breadth, slack=max(own.breadth.slack, WIDE), bounded=True)
-        fragments = Fragments(self.scope, own.pricing.machine, breadth, self._half(), own.lineage)
+        fragments = Fragments(self.scope, own.pricing.machine, breadth, self._half(), own.lineage, own.ratio)
         own.trusted |= fragments.trusted
         own.late = own.late or fragments.late
         more = Candidates(fragments, self.candidates)
@@ -205,15 +208,17 @@ def forms(
     machine: Machine,
     k: int = 1,
     price: Price | None = None,
+    ratio: Ratio | None = None,
     budget_s: float = 10.0,
     drop_rounds: bool = False,
     greedy: bool = False,
 ) -> list[Form]:
     """Up to `k` forms with distinct signatures, the cheapest first.
 
-    `price` gives the measured time of a kernel in us where one is known. With `drop_rounds` (never under strict
-    numerics) values that stay inside a kernel keep the precision of their arithmetic where eager operators round
-    them. `budget_s` is seconds of this thread's own time, so that the load of the machine changes no choice.
+    `price` gives the time of a kernel in us where one is known, `ratio` by how much to correct the model's before there
+    are kernels. With `drop_rounds` (never under strict numerics) values that stay inside a kernel keep the precision of
+    their arithmetic where eager operators round them. `budget_s` is seconds of this thread's own time, so that the load
+    of the machine changes no choice.
     `greedy` takes the cheapest way to each value on its own, to compare with.
 
     `details` of a form hold its `signature`, what ran out of that time in `stop` (`candidates`: only few were looked
@@ -230,7 +235,7 @@ def forms(
         spelling = speller.region(source, cut)
         if spelling.text not in solved:
             half = (time.thread_time() + deadline) / 2  # the last region may use what the first ones leave
-            region = Region(Scope(source, cut.roots, cut.given), machine, _breadth(k), price, half, greedy)
+            region = Region(Scope(source, cut.roots, cut.given), machine, _breadth(k), price, half, greedy, ratio)
             solved[spelling.text] = spelling, region.choices(k)
         places.append(spelling)
     weights = Counter(place.text for place in places)

@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from egraph.graph import ENode
@@ -70,6 +70,7 @@ class Fragments:
         breadth: Breadth,
         deadline: float = math.inf,
         lineage: Lineage | None = None,
+        ratio: Callable[[Sequence[Term], Cost], float | None] | None = None,
     ) -> None:
         self.scope, self.source, self.graph, self.breadth = scope, scope.source, scope.graph, breadth
         self.substitute = scope.source.substitute
@@ -81,7 +82,7 @@ class Fragments:
         self.pricing = Pricing(self.substitute.extents, buffers, machine, lambda t: t not in self.risky)
         self.choice: dict[Term, Choice] = {}
         self.class_of: dict[Term, int] = {}
-        self.lineage = lineage or Lineage(self.graph)
+        self.lineage, self.ratio = lineage or Lineage(self.graph), ratio
         self._known: dict[int, list[Term]] = {}
         self._in_range: dict[int, bool] = {}
         self._busy: set[int] = set()
@@ -104,7 +105,12 @@ class Fragments:
 
     def us(self, t: Term) -> float:
         """The modelled time of a kernel that stores `t` alone."""
-        return self.cost(t).us
+        return self.corrected([t], self.cost(t))
+
+    def corrected(self, terms: Sequence[Term], cost: Cost) -> float:
+        """The modelled time of a kernel that stores the terms, as far as measured ones of its family correct it."""
+        ratio = self.ratio(terms, cost) if self.ratio is not None else None
+        return cost.us if ratio is None else ratio * cost.us
 
     def inputs(self, t: Term) -> list[int]:
         """Classes whose buffers `t` reads."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from extract.cost import Cost
@@ -15,6 +15,7 @@ from ir.loop import Form, KernelForm
 from ir.machine import Machine
 from ir.node import postorder
 from ir.schedule import Schedule
+from ir.term import Term
 
 USUAL, OPTIMISM = 0.5, 0.1
 """The quantile of measured / modelled at which a family's unmeasured kernels are priced: to choose, and to choose what to
@@ -45,8 +46,12 @@ class Prices:
         found = self.measured(kernel, form)
         if found is not None:
             return HOPELESS_US if found.time_us is None else found.time_us
-        ratio = self.ratios.get(shape_of(kernel, cost)) if self.ratios else None
+        ratio = self.ratio(stored(kernel), cost)
         return None if ratio is None else ratio * cost.us
+
+    def ratio(self, terms: Sequence[Term], cost: Cost) -> float | None:
+        """Measured over modelled time in the family of a kernel that stores the terms; None where it is not known."""
+        return self.ratios.get(shape_of(terms, cost)) if self.ratios else None
 
     def measured(self, kernel: KernelForm, form: Form) -> Measurement | None:
         """The best row of a kernel, one without a time where no line is right; None where it is not measured."""
@@ -98,13 +103,17 @@ def shapes_of(kernel: KernelForm, form: Form) -> str:
             sorted(f"{b.dtype}{list(b.shape)}".replace(" ", "") for b in map(buffers.__getitem__, names))
         )
 
-    read = set[str]().union(*(buffers_read(t) for s in kernel.stores for t in (*s.index, s.value)))
+    read = set[str]().union(*map(buffers_read, stored(kernel)))
     return f"{text({s.buffer for s in kernel.stores})} <- {text(read)}"
 
 
-def shape_of(kernel: KernelForm, cost: Cost) -> str:
+def stored(kernel: KernelForm) -> list[Term]:
+    """The terms of a kernel's stores."""
+    return [t for s in kernel.stores for t in (*s.index, s.value)]
+
+
+def shape_of(terms: Sequence[Term], cost: Cost) -> str:
     """The part of a kernel's family that its schedule does not decide: contractions, states, gathers."""
-    terms = [t for s in kernel.stores for t in (*s.index, s.value)]
     loads = [t for t in postorder(*terms) if isinstance(t, T.Load)]
     gathers = any(isinstance(x, T.Load) for t in loads for x in postorder(*t.index))
     streamed = "streamed" if cost.states else "plain"
@@ -115,7 +124,7 @@ def family_of(kernel: KernelForm, cost: Cost, line: Schedule) -> str:
     """Kernels whose times the model misjudges alike: by the unit that multiplies, and by shape."""
     tile = line.get("TILE")
     unit = next((u for u in ("wgmma", "mma") if tile.startswith(u)), "scalar")
-    return f"{unit}/{shape_of(kernel, cost)}"
+    return f"{unit}/{shape_of(stored(kernel), cost)}"
 
 
 def family_ratios(best: Iterable[Measurement], quantile: float) -> dict[str, float]:

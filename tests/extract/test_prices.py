@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from egraph.saturate import saturate
-from extract.cost import kernel_cost
+from extract.cost import Cost, kernel_cost
 from extract.evidence import FORM, Evidence, Measurement
 from extract.forms import forms
 from extract.key import canonical, form_key
-from extract.prices import HOPELESS_US, OPTIMISM, Prices, family_of, family_ratios, shape_of, shapes_of
+from extract.prices import HOPELESS_US, OPTIMISM, Prices, family_of, family_ratios, shape_of, shapes_of, stored
 from ir.loop import Form, KernelForm
 from ir.machine import H200
 from ir.schedule import schedule
+from ir.term import Term
 from tests.extract.programs import program
 from tests.extract.test_evidence import OK
 
@@ -28,6 +29,7 @@ def store(tmp_path: Path) -> Iterator[Evidence]:
     evidence.close()
 
 
+SOFTENED = "exp(x[i, c] - max[c](x[i, c])) / add[c](exp(x[i, c] - max[c](x[i, c])))"
 NORMAL = "x[i, c] * rsqrt(add[c](x[i, c] * x[i, c]) / f32(10.0) + f32(1e-05))"
 
 
@@ -73,7 +75,7 @@ def test_unmeasured_kernels_take_a_ratio_of_their_family_if_it_has_a_few(store: 
         assert priced(store, g, 1) is None
         store.add(replace(row, key=key, time_us=ratio * (row.modelled_us or 0)))
     cost = kernel_cost(g.kernels[1], g, H200)
-    assert shape_of(g.kernels[1], cost) == row.family.split("/", 1)[1] == "c0/plain/affine"
+    assert shape_of(stored(g.kernels[1]), cost) == row.family.split("/", 1)[1] == "c0/plain/affine"
     assert priced(store, g, 1) == pytest.approx(3.0 * cost.us)
     assert Prices(store, H200, quantile=OPTIMISM)(g.kernels[1], g, cost) == pytest.approx(2.0 * cost.us)
 
@@ -102,3 +104,20 @@ def test_equal_kernels_have_equal_shapes_whatever_they_are_called() -> None:
     f = two_forms()[1]
     assert shapes_of(f.kernels[1], f) == "f32[6,10] <- f32[6,10] f32[6]"
     assert shapes_of(f.kernels[0], f) == "f32[6] <- f32[6,10]"
+
+
+def test_what_kernels_alike_were_measured_at_turns_the_choice_of_one_form_as_of_many() -> None:
+    p = program({"i": 4, "c": 8}, {"x": ("f32", ("i", "c"))}, [("o", ("i", "c"), SOFTENED)])
+    graph = saturate(p)
+
+    def ratio(terms: Sequence[Term], cost: Cost) -> float:
+        return 0.7 if cost.states else 0.9
+
+    def price(kernel: KernelForm, form: Form, cost: Cost) -> float:
+        return ratio(stored(kernel), cost) * cost.us
+
+    (by_model,) = forms(graph, H200)
+    (one,), many = (forms(graph, H200, k=k, price=price, ratio=ratio) for k in (1, 12))
+    assert by_model.details["sweeps"] == {"c": 2}
+    assert one.details["sweeps"] == many[0].details["sweeps"] == {"c": 1}
+    assert one.cost_us == many[0].cost_us
