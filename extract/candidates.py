@@ -77,12 +77,9 @@ class Candidates:
         found = self.singles()
         for single in list(found):
             found += self._also(single)
-        found = self._undominated(c for c in found if self.ordered(c))
+        found = undominated(c for c in found if self.ordered(c))
         found += self._siblings(found, frozenset(live(found)))
-        return self._undominated(found)
-
-    def _undominated(self, found: Iterable[Candidate]) -> list[Candidate]:
-        return undominated(found, self.fragments.breadth.diverse)
+        return undominated(found)
 
     # ---- order
 
@@ -189,12 +186,12 @@ def _extent_of_terms(c: Candidate) -> int:
     return sum(size(t) for p in c.parts for _, t in p)
 
 
-def undominated(candidates: Iterable[Candidate], diverse: bool) -> list[Candidate]:
-    """Candidates less those with an equal in outputs (and shape), no dearer and with no more inputs."""
+def undominated(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Candidates less those with an equal in outputs and shape, no dearer and with no more inputs."""
     kept: list[Candidate] = []
     by: dict[object, list[Candidate]] = defaultdict(list)
     for c in sorted(candidates, key=lambda c: (c.us, len(c.inputs), sorted(c.outs), _text(c))):
-        same = by[c.outs, c.cost.shape if diverse else ()]
+        same = by[c.outs, c.cost.shape]
         if not any(k.inputs <= c.inputs for k in same):
             same.append(c)
             kept.append(c)

@@ -262,7 +262,7 @@ def _breadth(k: int) -> Breadth:
     """How widely to look for `k` forms."""
     if k == 1:
         return Breadth()
-    return Breadth(per_class=min(MOST_PER_CLASS, 4 + 2 * k), per_cut=1, slack=WIDE, diverse=True)
+    return Breadth(per_class=min(MOST_PER_CLASS, 4 + 2 * k), per_cut=1, slack=WIDE)
 
 
 def _best(prices: Mapping[Text, Sequence[float]], k: int) -> Iterator[dict[Text, int]]:

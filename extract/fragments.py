@@ -37,16 +37,15 @@ A_TURN = 4
 class Breadth:
     """How many fragments are kept: per class and ranking, per set of inputs; how far from the best; leaves of one.
 
-    `diverse` keeps terms and kernels that differ in loops and contractions beside cheaper ones with the same inputs.
-    `bounded` keeps of values whose exp is to stay in range those alone where it does whoever makes what they read.
+    Terms that differ in loops and contractions are kept beside cheaper ones with the same inputs, in turns. `bounded`
+    keeps of values whose exp is to stay in range those alone where it does whoever makes what they read.
     """
 
     per_class: int = 6
     per_cut: int = 2
     leaves: int = 10
     product: int = 400
-    slack: float = 4.0
-    diverse: bool = False
+    slack: float = 10.0
     bounded: bool = False
 
 
@@ -317,8 +316,7 @@ class Fragments:
         cuts: dict[object, list[tuple[float, str, Term]]] = defaultdict(list)
         for t in dict.fromkeys(found):
             if len(buffers_read(t)) <= self.breadth.leaves:
-                shape = self.cost(t).shape if self.breadth.diverse else ()
-                cuts[buffers_read(t), open_states(t), shape].append((self.us(t), t.digest, t))
+                cuts[buffers_read(t), open_states(t), self.cost(t).shape].append((self.us(t), t.digest, t))
         few = [t for cut in cuts.values() for _, _, t in sorted(cut)[: self.breadth.per_cut]]
         kept: dict[Term, None] = {}
         for share in (False, True):
@@ -330,11 +328,9 @@ class Fragments:
         return list(kept)
 
     def _ranked(self, few: Sequence[Term], share: bool) -> list[Term]:
-        """Terms not too far from the best, the best first; where diverse, a few of each set of inputs in turns."""
+        """Terms not too far from the best, the best first, a few of each set of inputs in turns."""
         ranked = sorted((self.rank(t, share), t.digest, t) for t in few)
         near = [t for rank, _, t in ranked if rank <= self.breadth.slack * ranked[0][0]]
-        if not self.breadth.diverse:
-            return near
         turns: Counter[frozenset[str]] = Counter()
         turn: dict[Term, int] = {}
         for t in near:
