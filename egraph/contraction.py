@@ -100,7 +100,9 @@ def sum_splits_into_addends() -> list[Rule]:
 
 @relational("contraction", "reassociating", "hoist")
 def factor_leaves_sum() -> list[Rule]:
-    """A factor that does not depend on the folded axes leaves the sum where what it leaves behind stays in range."""
+    """A factor that does not depend on the folded axes leaves the sum where it divides by no fold, being a weight or a
+    scale, or where what it leaves behind stays in range.
+    """
     body = '(= e (Fold s "add" b)) (psplit b s c r) (!= c (Identity "mul")) (!= c b) (leaves c r)'
     return [(body, '(union e (Binary "mul" c (Fold s "add" r)))')]
 

@@ -111,3 +111,11 @@ def test_the_norm_of_a_product_is_the_root_of_squares() -> None:
     values = {n: rounded(v, "f32") for n, v in values.items()}
     for f in forms(saturate(p), H200, k=12):
         assert np.isfinite(run_form(f, values, False)["out0"]).all(), f.name
+
+
+@pytest.mark.parametrize(("numerics", "right"), [("strict", True), ("default", False)])
+def test_a_scale_is_taken_to_be_of_ordinary_magnitude_but_by_strict_numerics(numerics: str, right: bool) -> None:
+    p = program("add[j](X[i, j] * G[i] * W[j, e])")
+    found = forms(saturate(p, numerics=numerics), H200, k=12)
+    values = {n: v * (1e-20 if n == "G" else 1e20) for n, v in inputs(p).items()}
+    assert (worse(p, found, values, "f32") == []) == right
