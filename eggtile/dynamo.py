@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from eggtile.bound import refuse_gradients
 from eggtile.optimized import Optimized, optimize
 from eggtile.plan import RequestError
 
@@ -24,8 +25,7 @@ class Graph:
 
     def __call__(self, *args: object) -> Any:
         """What the graph returns."""
-        if torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in args):
-            raise RequestError("eggtile computes no gradients; call the compiled program under torch.no_grad()")
+        refuse_gradients(args)
         if self._made is None:
             self._made = optimize(self.graph, args, name="graph", **self.options)
         return self._made(*args)

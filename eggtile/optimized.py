@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from eggtile.bound import Arguments, bound
+from eggtile.autocast import state, under
+from eggtile.bound import Arguments, bound, placed, refuse_gradients
 from eggtile.explore import report
+from eggtile.held import Held, held
 from eggtile.pipeline import (
     LISTED,
     Compiled,
@@ -29,39 +30,57 @@ from eggtile.tuning import tune, tuner_of
 from egraph.graph import EGraph
 from ir.loop import Form
 
-Signature = tuple[tuple[object, ...], ...]
+Signature = tuple[object, ...]
 
 
 class Optimized:
     """A callable like the program, specialised to the shapes, strides, types and alignment of each call's inputs.
 
-    Numbers among the inputs are constants, of which each makes a program of its own. Runs on the device of its inputs:
-    on a GPU the compiled kernels, on the CPU the same text, emulated (slow).
+    Numbers among the inputs are constants, of which each makes a program of its own, as does each state of autocast. Where
+    the program holds other tensors or modules than before (`held`), it is captured anew. Runs on the device of its
+    inputs: on a GPU the compiled kernels, on the CPU the same text, emulated (slow).
     """
 
     def __init__(self, fn: Callable[..., Any], inputs: Arguments, name: str, options: Options) -> None:
         self.fn, self.name, self.options = fn, name, options
-        self._executions: dict[Signature, Execution] = {}
-        self.compiled = self._specialised(inputs)
+        self._inputs, self._state = inputs, state()
+        self._executions: dict[Signature, tuple[Execution, Held]] = {}
+        self._explored: tuple[Compiled, Compiled] | None = None
+        self._compiled, self._held = self._specialised(inputs)
 
-    def _specialised(self, inputs: Arguments) -> Compiled:
+    def _specialised(self, inputs: Arguments) -> tuple[Compiled, Held]:
         program, tensors = bound(self.fn, inputs)
         compiled = compile_program(program, tensors, self.name, self.options)
         device = tensors[0].device if tensors else torch.device("cpu")
-        self._executions[signature(inputs)] = execution_for(plan_of(compiled), device)
-        return compiled
+        found = held(self.fn)
+        self._executions[signature(inputs)] = execution_for(plan_of(compiled), device), found
+        return compiled, found
 
-    def __call__(self, *inputs: Any) -> Any:
-        execution = self._executions.get(signature(inputs))
-        if execution is None:
-            self._specialised(inputs)
-            execution = self._executions[signature(inputs)]
-        return execution(*(t for t in inputs if isinstance(t, torch.Tensor)))
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        arguments = placed(self.fn, inputs, named)
+        refuse_gradients(arguments)
+        key = signature(arguments)
+        known = self._executions.get(key)
+        if known is None or not known[1].same(held(self.fn)):
+            self._specialised(arguments)
+        execution, _ = self._executions[key]
+        return execution(*(t for t in arguments if isinstance(t, torch.Tensor)))
 
-    @cached_property
+    @property
+    def compiled(self) -> Compiled:
+        """The program for the inputs that it is optimised for, with the tensors that it holds now."""
+        if not self._held.same(held(self.fn)):
+            with under(self._state):
+                self._compiled, self._held = self._specialised(self._inputs)
+        return self._compiled
+
+    @property
     def explored(self) -> Compiled:
         """The program with all that `eggtile explore` finds of it, which is looked for when it is first asked for."""
-        return choose_forms(restarted(self.compiled, k=LISTED, explain=True))
+        compiled = self.compiled
+        if self._explored is None or self._explored[0] is not compiled:
+            self._explored = compiled, choose_forms(restarted(compiled, k=LISTED, explain=True))
+        return self._explored[1]
 
     @property
     def forms(self) -> list[Form]:
@@ -92,9 +111,9 @@ class Optimized:
 def signature(inputs: Arguments) -> Signature:
     """What a specialisation depends on: type, shape, strides, device, and alignment of the data up to 16 bytes.
 
-    Of a number its type and its bits, as -0.0 is not 0.0 and True is not 1.
+    Of a number its type and its bits, as -0.0 is not 0.0 and True is not 1. And the state of autocast.
     """
-    return tuple(
+    return state(), *(
         (t.dtype, tuple(t.shape), t.stride(), t.device, t.data_ptr() % 16)
         if isinstance(t, torch.Tensor)
         else (type(t), repr(t))
@@ -122,8 +141,15 @@ def optimize(
     Forms and schedules are chosen by what was measured: `evidence` is a store, a .jsonl file, "none", or else what
     `eggtile.stores.opened` finds. With a `budget`, kernels are measured first, on the GPU, for about so many seconds.
 
+    A module's tensors may change in place, and others may take their place: the next call sees it. So it is for the modules
+    and tensors that a function names outside itself. All else that a program reads, like a closure's Python number, is
+    fixed when it is captured.
+
+    It is for inference: the weights of a module may require gradients, results never do, and an input that does is refused
+    (`RequestError`) unless it is called under `torch.no_grad()`.
+
     Refused, with one sentence: an input whose shape or strides the program changes, and a written input that shares
-    memory with another (`CaptureError` when captured, `RequestError` when called). No gradients are computed.
+    memory with another (`CaptureError` when captured, `RequestError` when called).
     """
     options = Options(numerics=numerics, target=target, evidence=opened(evidence, write=budget is not None))
     if budget is not None:

@@ -34,6 +34,7 @@ from ir.node import IRError
 from ir.schedule import Schedule, parse_schedule
 from ir.tile import TileProgram
 
+NUMERICS = ("strict", "default", "fast")
 LISTED = 12
 """How many forms are found where nothing else is asked for, so that their numbers are the same everywhere."""
 TUNED = 3
@@ -80,6 +81,10 @@ class Options:
     def quotients(self) -> bool:
         """Whether every division rounds once."""
         return self.numerics == "strict"
+
+    def __post_init__(self) -> None:
+        if self.numerics not in NUMERICS:
+            raise RequestError(f"unknown numerics {self.numerics}; it is one of {', '.join(NUMERICS)}")
 
     def machine(self) -> Machine:
         """The machine of the target; an unknown target is refused with the known ones."""

@@ -10,6 +10,7 @@ import torch
 
 from codegen import cpu, gpu
 from codegen.compile import Binary, compile_all
+from eggtile.autocast import DEVICES, under, written_out
 from eggtile.plan import Plan, PlannedLaunch, RequestError, Work
 from eggtile.reference import TORCH_DTYPES, flat_tensors
 from eggtile.returns import Layout, Output
@@ -49,6 +50,8 @@ class Execution:
         plan = self.plan
         if len(inputs) != len(plan.inputs):
             raise RequestError(f"the program takes {len(plan.inputs)} inputs, not {len(inputs)}")
+        if plan.eager is None:
+            self._check_devices(inputs)
         if any(t.is_neg() for t in inputs):
             raise RequestError("an input is a view that PyTorch negates when it is read; give its resolve_neg()")
         given = {b.name: t for b, t in zip(plan.inputs, inputs, strict=True)} | self.constants
@@ -63,11 +66,19 @@ class Execution:
             if isinstance(step, Work):
                 self.launcher.launch(step, tensors, self._made)
             else:
-                values = plan.calls[step.key](*(tensors[n] for n in step.operands))
+                with under(written_out()):
+                    values = plan.calls[step.key](*(tensors[n] for n in step.operands))
                 for index, name in step.results:
                     tensors[name].copy_(values[index])
         outputs = {o: _given(o, given, tensors) for o in plan.returns.outputs}
         return plan.returns.rebuild([outputs[o] for o in plan.returns.outputs])
+
+    def _check_devices(self, inputs: Sequence[torch.Tensor]) -> None:
+        for b, t in zip(self.plan.inputs, inputs, strict=True):
+            if t.device.type not in DEVICES:
+                raise RequestError(f"{b.name} is on the device {t.device}; programs run on {' or '.join(DEVICES)}")
+            if t.device.type != self.device.type:
+                raise RequestError(f"{b.name} is on {t.device}, other inputs are on {self.device}; move it there")
 
     def outputs_and_inputs(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors returned, then the inputs as the program leaves them."""

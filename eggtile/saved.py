@@ -12,6 +12,7 @@ from zipfile import BadZipFile, ZipFile, is_zipfile
 import torch
 from torch.utils import _pytree as pytree
 
+from eggtile.bound import refuse_gradients
 from eggtile.plan import Plan, PlannedLaunch, RequestError, Work
 from eggtile.reference import TORCH_DTYPES
 from eggtile.returns import Layout, Output, Returns
@@ -49,6 +50,7 @@ class Saved:
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         """What the program returns; inputs must be of the types and strides that it is compiled for."""
+        refuse_gradients(inputs)
         for b, t in zip(self.plan.inputs, inputs, strict=False):
             _check(b, t)
         device = inputs[0].device if self.plan.inputs and inputs else torch.device("cpu")

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from eggtile.capture.calls import Execute
-from eggtile.capture.export import Dynamic, Exported, OneCall, export
+from eggtile.capture.export import Dynamic, Exported, export
 from eggtile.capture.origins import Origin
 from eggtile.capture.symbols import bind
 from eggtile.capture.translate import Translator
-from eggtile.capture.types import CaptureError
+from eggtile.capture.types import CaptureError, OneCall
 from eggtile.capture.whole import Whole, obstacle, whole
 from eggtile.returns import Output, Returns
 from ir.tensor import TensorProgram

@@ -16,12 +16,14 @@ from typing import Any
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
+from eggtile.autocast import under, written_out
+from eggtile.capture.casts import cast_explicitly
 from eggtile.capture.location import innermost
 from eggtile.capture.metadata import Watched, check_inputs_keep_theirs, refusal
 from eggtile.capture.origins import Origin, origins
 from eggtile.capture.overlaps import overlapping_write
 from eggtile.capture.table import TABLE
-from eggtile.capture.types import CaptureError, first_sentence
+from eggtile.capture.types import CaptureError, OneCall, first_sentence
 from eggtile.sharing import apart, shared
 
 Function = Callable[..., Any]
@@ -37,10 +39,6 @@ _CPP_WORDS = (
     "int long namespace new operator private public register short signed sizeof static struct switch template "
     "this thread throw typedef union unsigned using virtual void volatile"
 )
-
-
-class OneCall(Exception):
-    """A program that cannot be split into operators; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,9 @@ def export(fn: Function, inputs: Sequence[torch.Tensor], dynamic: Dynamic | None
             if name := overlapping_write(program.graph):
                 raise OneCall(f"{name} writes through a view whose elements share memory")
             sources = origins(program.graph, program.graph_signature)
-            program = _pure(program)
+            program = cast_explicitly(program)
+            with under(written_out()):
+                program = _pure(program)
     except (CaptureError, OneCall):
         raise
     except Exception as error:  # export raises many classes; the sentence tells them apart

@@ -21,6 +21,10 @@ class CaptureError(Exception):
     """A program that cannot be captured; the message is one sentence."""
 
 
+class OneCall(Exception):
+    """A program that cannot be split into operators; the message says why."""
+
+
 class Unsupported(Exception):
     """A call of an operator that no rule states in Tensor IR; it becomes a `Call`."""
 
