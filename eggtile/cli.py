@@ -44,7 +44,7 @@ from eggtile.doctor import diagnose
 from eggtile.pipeline import Compiled, Options, RequestError, choose_forms, compile_kernels, space_of
 from eggtile.source import SourceError
 from eggtile.tables import number, show
-from eggtile.views import EARLY, LEVELS, PassLog, dump_levels, show_level
+from eggtile.views import EARLY, LEVELS, PassLog, dump_levels, idle, show_level
 from extract.key import Canonical, canonical
 from ir.node import IRError
 
@@ -95,6 +95,8 @@ def compile_command(
     if ir not in EARLY:
         choose_forms(compiled)
         compile_kernels(compiled, passes if wants_passes else None)
+        if not summed_up and (why := idle(compiled)):
+            typer.echo(why, err=True)
     told_hits(compiled, hits)
     for asked, before in ((print_before, True), (print_after, False)):
         if asked is not None:
@@ -168,7 +170,10 @@ def schedules(
     rows, lacks = listed_spaces(compiled, Deadline(options.report_s))
     if json_:
         found = {"kernels": rows, "left_out": lacks, "times": compiled.clock.seconds}
-        return emit_json({"program": compiled.captured.program.name, **found})
+        head = {"program": compiled.captured.program.name, "notes": compiled.captured.program.notes}
+        return emit_json(head | found)
+    if why := idle(compiled):
+        typer.echo(why)
     for row in lacks:
         typer.echo(said(row))
     for row in rows:

@@ -33,6 +33,7 @@ from eggtile.graph_dump import FORMATS, written
 from eggtile.pipeline import LISTED, Compiled, Region, RequestError, choose_forms, restarted
 from eggtile.query import answers
 from eggtile.tables import show
+from eggtile.views import idle
 from eggtile.why import chains
 from egraph.laws import LAWS, Law
 from egraph.matches import parsed
@@ -76,6 +77,8 @@ def explore(
     check_laws(without or [])
     options = options_of(numerics, target, k=k, explain=True, evidence=stores.opened(store), **budget_of(budget))
     compiled = choose_forms(started(program, code, inputs, options)[1])
+    if (without or why) and not compiled.regions:
+        raise RequestError(idle(compiled))
     if without:
         rows = ablated(compiled, without)
         times = dict(compiled.clock.seconds)
@@ -93,6 +96,8 @@ def explore(
         return emit_json(told | {"times": dict(compiled.clock.seconds)})
     for part in told.get("regions", [told]):
         print_forms(part)
+    for note in [idle(compiled)] if not compiled.regions else told["notes"]:
+        typer.echo(note)
     return None
 
 
@@ -243,6 +248,8 @@ def dump(
         int | None, typer.Option(min=0, help="Which graph, where the program has several and the format holds one.")
     ] = None,
     numerics: Numerics = "default",
+    target: Target = "sm_90a",
+    store: Store = None,
     budget: BudgetText = None,
 ) -> None:
     """Write the saturated e-graph, in json and html with the forms. Equal graphs give equal text, but for times."""
@@ -254,9 +261,11 @@ def dump(
         raise RequestError(f"unknown format {format_}; formats are {', '.join(FORMATS)}")
     if suffix != format_ and suffix in FORMATS:
         raise RequestError(f"{output} is named like {suffix}, but the format is {format_}; say --format {suffix}")
-    options = options_of(numerics, k=k, explain=True, **budget_of(budget))
+    options = options_of(numerics, target, k=k, explain=True, evidence=stores.opened(store), **budget_of(budget))
     compiled = choose_forms(started(program, code, inputs, options)[1])
     text = written(compiled, format_, region)
+    if lacks := idle(compiled):
+        typer.echo(lacks, err=True)
     if output is None:
         return typer.echo(text)
     output.write_text(text + "\n")

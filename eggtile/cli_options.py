@@ -67,7 +67,7 @@ BudgetText = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-BOUNDS: dict[str, Callable[[float], float]] = {
+BOUNDS: dict[str, Callable[[str], float]] = {
     "nodes": int, "seconds": float, "iterations": int, "extract": float, "report": float,
 }  # fmt: skip
 
@@ -84,9 +84,15 @@ def budget_of(text: str | None) -> dict[str, Any]:
     bounds: dict[str, float] = {}
     for word in filter(None, (text or "").replace(" ", "").split(",")):
         name, _, value = word.partition("=")
-        if name not in BOUNDS or not re.fullmatch(r"\d+(\.\d+)?", value):
+        if name not in BOUNDS:
             raise RequestError(f"--budget {word}: give {', '.join(f'{n}=NUMBER' for n in BOUNDS)}")
-        bounds[name] = BOUNDS[name](float(value))
+        if name in bounds:
+            raise RequestError(f"--budget gives {name} twice; give it once")
+        whole = BOUNDS[name] is int
+        if not re.fullmatch(r"\d{1,18}" if whole else r"\d{1,18}(\.\d+)?", value, re.ASCII):
+            kind = "a whole number from 0" if whole else "a number of seconds from 0, like 2 or 0.5"
+            raise RequestError(f"--budget {word}: {name} is {kind}, written in digits, not {value or 'nothing'}")
+        bounds[name] = BOUNDS[name](value)
     seconds = {f"{name}_s": bounds.pop(name) for name in ("extract", "report") if name in bounds}
     return {"budget": Budget(**bounds), **seconds}  # type: ignore[arg-type]
 

@@ -9,17 +9,19 @@ from typing import Any
 from eggtile.explore import form_row
 from eggtile.explorer import page
 from eggtile.pipeline import Compiled, Region, RequestError
+from eggtile.views import idle
 from egraph import dump
 from egraph.graph import EGraph
 from egraph.picture import to_svg
 
 
 def to_object(compiled: Compiled) -> dict[str, Any]:
-    """One object for the program: per region its graph and its forms, and the times apart at the end."""
+    """One object for the program: per region its graph and its forms, what became calls, and the times apart at the end."""
     return {
         "program": compiled.captured.program.name,
         "numerics": compiled.options.numerics,
         "regions": list(map(region_object, compiled.regions)),
+        "notes": list(compiled.captured.program.notes),
         "times": [dump.times(r.graph) for r in compiled.regions],
     }
 
@@ -54,6 +56,6 @@ def written(compiled: Compiled, form: str, region: int | None) -> str:
         raise RequestError(
             f"the program has {count} regions, numbered from 0, and {form} holds one graph; say --region N"
             if count
-            else "the program has no kernel, so no e-graph"
+            else idle(compiled)
         )
     return ONE_GRAPH[form](compiled.regions[region].graph)

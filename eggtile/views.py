@@ -54,6 +54,12 @@ def show_level(compiled: Compiled, level: str) -> str:
     return LEVELS[level](compiled)
 
 
+def idle(compiled: Compiled) -> str:
+    """Why a program has nothing to optimise, as a sentence; empty where it has."""
+    why = "; ".join(compiled.captured.program.notes) or "all of it is calls to eager PyTorch"
+    return "" if compiled.regions else f"the program has no kernel, so no e-graph and no form: {why}"
+
+
 def dump_levels(compiled: Compiled, folder: Path, passes: PassLog) -> list[Path]:
     """Write every level that needs no compiler to numbered files, and the state after every pass."""
     folder.mkdir(parents=True, exist_ok=True)

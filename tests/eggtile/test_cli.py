@@ -124,6 +124,7 @@ BAD = {
     "an input with a gap": ("compile", "--input", "f32[3,,4]", "math:sin"),
     "no command of that name": ("banana",),
     "a bound that is none": ("explore", "--budget", "nodes=few", "-c", ROWS),
+    "a bound written otherwise": ("explore", "--budget", "nodes=1e9", "-c", ROWS),
     "an unknown pass": ("compile", "--print-after", "banana", "-c", ROWS),
 }
 
@@ -152,3 +153,48 @@ def test_a_command_that_is_stopped_ends_with_code_130(monkeypatch: pytest.Monkey
     monkeypatch.setattr(cli, "started", stopped)
     outcome = called("run", "--on", "cpu", "-c", ROWS)
     assert outcome.exit_code == 130 and outcome.stderr in ("", "eggtile: stopped\n")
+
+
+BOUNDS = {
+    "nodes=1e9": "nodes is a whole number from 0, written in digits, not 1e9",
+    "nodes=-1": "nodes is a whole number from 0, written in digits, not -1",
+    "iterations=1.5": "iterations is a whole number from 0, written in digits, not 1.5",
+    "seconds=inf": "seconds is a number of seconds from 0, like 2 or 0.5, written in digits, not inf",
+    "seconds": "seconds is a number of seconds from 0, like 2 or 0.5, written in digits, not nothing",
+    "nodes=5,nodes=6": "gives nodes twice",
+    "knots=5": "give nodes=NUMBER, seconds=NUMBER",
+}
+
+
+@pytest.mark.parametrize("text", BOUNDS)
+def test_a_bound_that_is_refused_is_said_to_be_wrong_how(text: str) -> None:
+    outcome = called("explore", "--budget", text, "-c", ROWS)
+    assert outcome.exit_code == 2 and BOUNDS[text] in outcome.stderr
+
+
+IDLE = {
+    "torch.randn(4, 8).tolist()": "a number or an extent of it depends on data",
+    "x = torch.randn(4)\nx[x > 0]": "an extent of it depends on data",
+    "torch.randn(4)": "every output is an input or a view of one, so nothing is computed",
+}
+
+
+@pytest.mark.parametrize("code", IDLE)
+def test_a_program_without_a_kernel_is_told_why(code: str, tmp_path: Path) -> None:
+    for command in (("explore",), ("schedules",)):
+        outcome = called(*command, "-c", code)
+        assert outcome.exit_code == 0 and IDLE[code] in outcome.stdout
+    for command in (("compile", "--ir", "form"), ("compile", "--ir", "cuda"), ("dump", "--format", "text")):
+        outcome = called(*command, "-c", code)
+        assert outcome.exit_code == 0 and IDLE[code] in outcome.stderr and not outcome.stdout.strip()
+    for asked in (
+        ("explore", "--why", "0", "default"),
+        ("explore", "--without", "squares_about_a_mean"),
+        ("dump", "--format", "dot"),
+    ):
+        outcome = called(*asked, "-c", code)
+        assert outcome.exit_code == 2 and outcome.stderr
+    dumped = json.loads(called("dump", "-c", code).stdout)
+    assert dumped["notes"] == json.loads(called("schedules", "--json", "-c", code).stdout)["notes"]
+    assert called("explore", "--html", str(tmp_path / "x.html"), "-c", code).exit_code == 0
+    assert IDLE[code] in (tmp_path / "x.html").read_text()

@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -79,6 +80,35 @@ def test_forms_and_schedules_show_what_is_measured(measured: Path) -> None:
     shown = called("evidence", "show", row["key"][:6], "--evidence", str(measured)).stdout
     assert "f32[64,64] <- f32[64,64]" in shown and "measured here" in shown
     assert row["key"][:8] in called("evidence", "list", "--evidence", str(measured)).stdout
+
+
+def numbered(data: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """What tells the forms of a dump or a report apart."""
+    columns = ("id", "cost_us", "measured_us", "chosen", "default", "signature", "laws")
+    return [tuple(str(f[c]) for c in columns) for f in data["forms"]]
+
+
+@pytest.mark.parametrize(
+    "code", [CODE, "nn.RMSNorm(2048)(torch.randn(1, 32, 2048))", "torch.randn(4,8).softmax(-1)"]
+)
+def test_a_form_has_its_number_in_all_commands(
+    code: str, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("--evidence", str(measured)) if code == CODE else ()
+    monkeypatch.delenv(stores.VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    listed = json.loads(called("explore", "--json", "-c", code, *given).stdout)
+    first, again = (called("dump", "-c", code, *given).stdout for _ in range(2))
+    (region,) = json.loads(first)["regions"]
+    assert numbered(region) == numbered(listed)
+    assert first.partition('"times"')[0] == again.partition('"times"')[0]
+    chosen = next(f for f in region["forms"] if f["chosen"])
+    assert (chosen["measured_us"] == 5.0) == (code == CODE)
+    written = [
+        called("compile", "-c", code, "--ir", "form", *more, *given).stdout
+        for more in ((), ("--form", str(chosen["id"])))
+    ]
+    assert written[0] == written[1]
 
 
 def test_python_reads_the_store_too(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
