@@ -9,6 +9,7 @@ import typer
 
 from eggtile import stores
 from eggtile.cli_options import Store
+from eggtile.evidence_rows import check
 from eggtile.pipeline import Options, RequestError
 from eggtile.tables import number, show
 from extract.evidence import Evidence, Measurement, code_version, rank
@@ -95,6 +96,7 @@ def import_command(path: Path, store: Store = None) -> None:
     """Take in JSON lines; what is known already stays."""
     if not path.exists():
         raise RequestError(f"there is no file {path}")
+    check(path)
     typer.echo(f"{store_of(store, write=True).import_(path)} new rows", err=True)
 
 

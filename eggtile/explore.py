@@ -8,6 +8,7 @@ from typing import Any
 
 from eggtile.accuracy import form_errors
 from eggtile.deadline import Deadline, left_out
+from eggtile.measured_lines import is_legal
 from eggtile.pipeline import Compiled, Region, at_pointer, choose_forms, restarted, space_of
 from egraph.graph import Budget, EGraph
 from egraph.laws import LAWS, laws
@@ -166,6 +167,7 @@ class Launches:
 
     def _counted(self, known: Canonical, line: str) -> int:
         subject = known.kernel, tuple(map(at_pointer, known.buffers)), known.axes
+        line = line if line and is_legal(line, known, subject[1], self.machine) else ""
         if not line and split_axis(*subject) is None:
             return 1
         schedule = parse_schedule(line) if line else space_of(known, self.machine).lines[0]

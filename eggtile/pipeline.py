@@ -14,6 +14,7 @@ from codegen.emit import emit
 from codegen.lower import lower_tile, widest_value
 from eggtile.capture import Captured, capture
 from eggtile.clock import Clock
+from eggtile.measured_lines import measured_schedule
 from eggtile.plan import RequestError as RequestError
 from egraph.graph import Budget, EGraph
 from egraph.saturate import saturate
@@ -31,7 +32,7 @@ from ir.loop import Buffer, Form, KernelForm, LoopProgram
 from ir.lower import CallStep, Lowered, lower, one_call
 from ir.machine import MACHINES, Machine
 from ir.node import IRError
-from ir.schedule import Schedule, parse_schedule
+from ir.schedule import Schedule
 from ir.tile import TileProgram
 
 NUMERICS = ("strict", "default", "fast")
@@ -401,10 +402,8 @@ def roomy_schedule(known: Canonical, buffers: Sequence[Buffer], machine: Machine
 def choose_schedule(known: Canonical, buffers: Sequence[Buffer], options: Options, machine: Machine) -> Schedule:
     """The user's line where it is legal for the kernel, else the best that was measured, else the model's first choice."""
     if options.schedule is None:
-        best = options.evidence.best(known.key, machine.name) if options.evidence is not None else None
-        if best is not None:
-            return parse_schedule(best.schedule)
-        return roomy_schedule(known, buffers, machine)
+        measured = measured_schedule(known, buffers, options.evidence, machine)
+        return measured or roomy_schedule(known, buffers, machine)
     try:
         return space_of(known, machine).check(options.schedule)
     except IRError as e:

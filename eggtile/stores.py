@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from eggtile.evidence_rows import Store, check
 from eggtile.pipeline import Compiled, RequestError
 from eggtile.provenance import machine_name, query
 from extract.evidence import SHIPPED, Evidence, Where, code_version
@@ -35,15 +36,16 @@ def opened(given: str | Path | None = None, write: bool = False) -> Evidence | N
             return None
         if not Path(given).exists():
             raise RequestError(f"there is no file {given}")
-        return Evidence(None, under=Path(given))
+        check(Path(given))
+        return Store(None, Path(given))
     if given and not write and not Path(given).exists():
         raise RequestError(f"there is no store {given}; eggtile tune --evidence {given} makes one")
     if given:
-        return Evidence(given)
+        return Store(given)
     path = default_store()
     if not (write or path.exists() or SHIPPED.exists()):
         return None
-    return Evidence(path if write or path.exists() else None, under=SHIPPED)
+    return Store(path, SHIPPED) if write or path.exists() else Evidence(None, under=SHIPPED)
 
 
 def here(machine: Machine, usable: bool) -> Where:

@@ -173,3 +173,66 @@ def test_the_programs_of_a_suite_are_tuned_by_processes_side_by_side(
     said = capsys.readouterr().err
     assert "bad: exit 1: no such thing" in said
     assert "slow: stopped" in said and "c: no time is left" in said
+
+
+ODD_ROWS: dict[str, tuple[dict[str, object], str]] = {
+    "time of text": ({"time_us": "x"}, 'time_us is null or microseconds above 0, not "x"'),
+    "time of none": ({"time_us": float("nan")}, "time_us is null or microseconds above 0, not NaN"),
+    "time below 0": ({"time_us": -1}, "time_us is null or microseconds above 0, not -1"),
+    "no time": ({"time_us": None}, "time_us is null, and the status ok"),
+    "no key": ({"key": None}, "key is a text that is not empty, not null"),
+    "no line": ({"schedule": "fast please"}, "schedule: 'fast' is not KEY=value"),
+    "an empty line": ({"schedule": ""}, "schedule is empty"),
+    "no status": ({"status": "fine"}, "status is one of ok, wrong"),
+    "half a register": ({"registers": 1.5}, "registers is a whole number from 0, not 1.5"),
+    "another column": ({"colour": 1}, "colour is no column of the table"),
+}
+
+
+@pytest.mark.parametrize("what", ODD_ROWS)
+def test_rows_that_mean_nothing_are_refused_with_their_line(what: str, measured: Path, tmp_path: Path) -> None:
+    path, (change, said) = tmp_path / "e.jsonl", ODD_ROWS[what]
+    called("evidence", "export", str(path), "--evidence", str(measured))
+    path.write_text(path.read_text() + json.dumps(json.loads(path.read_text()) | change) + "\n")
+    for command in (("evidence", "import", str(path), "--evidence", str(tmp_path / "new.sqlite")),
+                    ("compile", "-c", CODE, "--evidence", str(path))):  # fmt: skip
+        outcome = called(*command)
+        assert outcome.exit_code == 2 and f"{path}, line 2: {said}" in outcome.stderr
+    assert called("evidence", "import", str(path.with_name("none")), "--evidence", str(measured)).exit_code == 2
+    path.write_text(path.read_text().splitlines()[0] + "\n{")
+    assert "line 2: it is not JSON" in called("compile", "-c", CODE, "--evidence", str(path)).stderr
+
+
+@pytest.mark.parametrize(
+    "line", ["WORK=t64 TILE=x9:4", "WORK=t65", "BANANA=1", "WORK=tx", "REDUCE=split4", "WORK=t64 STAGE=x"]
+)
+def test_a_stored_line_that_is_none_of_the_kernel_is_passed_over(line: str, measured: Path) -> None:
+    store = Evidence(measured)
+    (row,) = store.rows()
+    store.add(replace(row, schedule=line, time_us=1.0), replace(row, schedule="WORK=t128 TILE=x0:32", time_us=-2.0))
+    store.close()
+    found = called("run", "--on", "cpu", "-c", CODE, "--evidence", str(measured), "--hits", "explain")
+    assert found.exit_code == 0 and SLOW_LINE in found.stderr
+    for command in (("explore", "--json"), ("schedules", "--json"), ("evidence", "list"), ("dump",)):
+        code = () if command[0] == "evidence" else ("-c", CODE)
+        assert called(*command, *code, "--evidence", str(measured)).exit_code == 0
+
+
+def test_a_damaged_store_is_refused_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(stores.VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = stores.default_store()
+    path.parent.mkdir()
+    path.write_bytes(b"no database" * 100)
+    outcome = called("explore", "-c", CODE)
+    assert outcome.exit_code == 2 and str(path) in outcome.stderr
+    assert f"remove {path} to begin anew, or read none of it with --evidence none" in outcome.stderr
+
+
+def test_a_store_that_is_damaged_within_is_refused_so_too(measured: Path) -> None:
+    store = Evidence(measured)
+    store.base.execute("update measured set status = 'fine'")
+    store.close()
+    outcome = called("explore", "-c", CODE, "--evidence", str(measured))
+    assert outcome.exit_code == 2 and "fine is none of ok" in outcome.stderr
+    assert f"remove {measured} to begin anew, or read none of it with --evidence none" in outcome.stderr
