@@ -9,8 +9,9 @@ from itertools import islice, permutations, product
 from typing import Protocol
 
 from extract.points import Point
+from extract.sharing_cost import FOLD_THREADS
 from extract.subject import Subject
-from extract.tile_cost import FOLD_THREADS, PartCost
+from extract.tile_cost import PartCost
 from ir.machine import LANES
 
 FOLDING = ("block", *FOLD_THREADS)

@@ -160,10 +160,19 @@ class Rules:
                 raise IRError(
                     f"TILE: a thread's tiles take {part.words(tiles)} register words, at most {part.most_words(tiles)} fit"
                 )
+        need, most = self.exchanged_bytes(p), self.subject.machine.smem_bytes_per_block
+        if need > most:
+            raise IRError(
+                f"TILE: its exchange between threads takes {need} bytes of shared memory, at most {most} fit"
+            )
         reason = self.unstaged(p)
         if reason is not None:
             raise IRError(f"STAGE={p.stage}: {reason}")
         return p.line()
+
+    def exchanged_bytes(self, p: Point) -> int:
+        """Shared memory of a block for what its threads exchange."""
+        return sum(part.exchanged_bytes(self.tiles(part, p)) for part in self.parts)
 
     def unstaged(self, p: Point) -> str | None:
         """Why loads cannot go through shared memory as the point has it, or None where they can or need not."""
@@ -177,7 +186,8 @@ class Rules:
             except IRError as e:  # a sweep whose positions must be taken one by one under such tiles
                 return str(e)
         program = self.programs[alike]
-        return unstaged(program, [self.tiles(part, p) for part in self.parts], wish, self.subject.machine)
+        tiles = [part.laid_out(self.tiles(part, p)) for part in self.parts]
+        return unstaged(program, tiles, wish, self.subject.machine, self.exchanged_bytes(p))
 
     def tiles(self, part: PartCost, p: Point) -> Tiles:
         """The tiles of a part; raises where a tile is illegal."""
@@ -189,13 +199,16 @@ class Rules:
 
     def us(self, p: Point) -> float:
         """The modelled time; infinite where the point is not legal."""
-        total, blocks = self.later_us, 0
+        total, blocks, shared, most = self.later_us, 0, 0, self.subject.machine.smem_bytes_per_block
         for part in self.parts:
             tiles = self.tiles(part, p)
             if part.words(tiles) > part.most_words(tiles):
                 return math.inf
+            shared += part.exchanged_bytes(tiles, most)
             total += part.us(tiles)
             blocks += tiles.count(part.roles.grid) * p.cluster
+        if shared > most:
+            return math.inf
         usual = USUAL_THREADS if blocks > self.subject.machine.sms else ALONE_THREADS
         return total * (1 + UNUSUAL * abs(math.log2(p.threads / usual)) + APART * bool(self.later))
 

@@ -11,10 +11,10 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from extract.tiles import VECTOR_BYTES, Tiles
+from extract.tiles import VECTOR_BYTES, Tiles, aligned
 from ir import tile
 from ir.dtype import DTYPES
-from ir.interval import Ranges, inside, run_along
+from ir.interval import Ranges, inside
 from ir.kernel import BULK_BYTES, COPY_BYTES, MBARRIER_BYTES
 from ir.loop import Buffer
 from ir.machine import Machine
@@ -27,8 +27,10 @@ SPARE_BYTES = 8192
 """Shared memory that is left to the exchange of folds, and to what the system takes of it."""
 
 
-def unstaged(program: TileProgram, tiles: Sequence[Tiles], wish: Staging, machine: Machine) -> str | None:
-    """Why the line of a program whose parts have these tiles is not legal, or None."""
+def unstaged(
+    program: TileProgram, tiles: Sequence[Tiles], wish: Staging, machine: Machine, exchanged_bytes: int = 0
+) -> str | None:
+    """Why the line of a program whose parts have these tiles, and exchange so much, is not legal, or None."""
     if tiles[0].choice.cluster > 1:
         return "blocks of a cluster stage nothing"
     if wish.how == "bulk" and not machine.bulk_copies:
@@ -38,7 +40,7 @@ def unstaged(program: TileProgram, tiles: Sequence[Tiles], wish: Staging, machin
     sizes = [_Stages(p, t, buffers, stored, wish).bytes for p, t in zip(program.parts, tiles, strict=True)]
     if not any(sizes):
         return f"no load of a swept axis{' that two sweeps make' if wish.kept else ''} can be staged"
-    room = machine.smem_bytes_per_block - SPARE_BYTES
+    room = machine.smem_bytes_per_block - max(SPARE_BYTES, exchanged_bytes)
     if sum(sizes) > room:
         return f"{sum(sizes)} bytes of shared memory, at most {room} fit"
     return None
@@ -103,7 +105,7 @@ class _Stages:
         if self.wish.how == "bulk":
             unit = BULK_BYTES // bytes_each
             exact = all(self.cover(a) == self.part.axis(a).tile for a in axes)
-            return exact and steps[axis] == 1 and self.aligned(buffer, s.index, axis, unit) == unit
+            return exact and steps[axis] == 1 and aligned(buffer, s.index, self.part.axis(axis), unit) == unit
         own = self.tiles.sharing(axes)[0] == self.tiles.choice.threads
         return own and (self.wish.how == "" or self.width(buffer, s.index, near) * bytes_each in COPY_BYTES)
 
@@ -126,18 +128,4 @@ class _Stages:
         """Elements that a thread moves at once."""
         choice = self.tiles.choice
         most = min(choice.vector, VECTOR_BYTES // DTYPES[buffer.dtype].bytes) if choice.vector_axis == near else 1
-        return self.aligned(buffer, index, near, most)
-
-    def aligned(self, buffer: Buffer, index: Sequence[Term], near: str, most: int) -> int:
-        """The longest run of so many neighbours along an axis that begins at a multiple of its length everywhere."""
-        axis, width = self.part.axis(near), most
-        while width > 1:
-            runs = [run_along(t, near, width) for t in index]
-            moved = [(r[0] * n, r[1] * n) for r, n in zip(runs, buffer.strides, strict=True) if r is not None]
-            whole = len(moved) == len(runs) and sum(step for step, _ in moved) == 1
-            even = math.gcd(*(multiple for _, multiple in moved)) % width == 0
-            size = width * DTYPES[buffer.dtype].bytes
-            if whole and even and not (axis.extent % width or axis.tile % width or buffer.alignment % size):
-                return width
-            width //= 2
-        return width
+        return aligned(buffer, index, self.part.axis(near), most)

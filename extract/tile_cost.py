@@ -9,9 +9,9 @@ from functools import cached_property
 
 from extract.facts import passes, swept
 from extract.roles import Roles, roles, strides
-from extract.sweep_cost import SweepCost
+from extract.sharing_cost import SharingCost, exchanges
 from extract.tiles import VECTOR_BYTES, Access, Choice, Tiles
-from extract.warps import LINE_BYTES, SECTOR_BYTES, Digits, Request, conflicts, dealt, request
+from extract.warps import LINE_BYTES, Request, request
 from ir import term as T
 from ir.interval import Ranges
 from ir.loop import Buffer, Part
@@ -24,10 +24,6 @@ MAP_WORDS = 20
 """Register words beyond which a thread of a kernel without sweeps holds more than it needs to keep memory busy."""
 QUOTIENTS = ("recip", "sigmoid")
 CHEAP = ("neg", "abs", "not", "invert", "isnan")
-FOLD_THREADS = {"lanes": 32, "serial": 1}
-"""Per way of folding: the threads that may share a fold; all of them where it is not named."""
-STAGED_BYTES = 32768
-"""The largest tile that a load brings into its layout through shared memory."""
 NEAR_BYTES = 65536
 """The largest buffer that the first cache of every multiprocessor keeps for its blocks."""
 STORE_WEIGHT = 4
@@ -55,7 +51,7 @@ WORDS_A_QUOTIENT = 0.5
 """Register words for each element of the widest tile that is computed, and more for each division of such elements."""
 
 
-class PartCost(SweepCost):
+class PartCost(SharingCost):
     """What the model reads from a part, once; `us` prices tile sizes."""
 
     def __init__(self, part: Part, buffers: Sequence[Buffer], axes: Mapping[str, int], machine: Machine) -> None:
@@ -96,6 +92,10 @@ class PartCost(SweepCost):
         self.states = [(axis, c.free | {axis}) for axis, c in carries]
         self.folds = [_folded(t) for t in nodes if isinstance(t, T.Fold | T.Stream)]
         self.scans = [_folded(t) for t in nodes if isinstance(t, T.Scan)]
+        self.exchanges = exchanges(nodes, axes)
+        free = {t.free for t in nodes} | {s.axes for s in part.stores}
+        self.beside = {a: frozenset[str]().union(*(f for f in free if a in f)) - {a} for a in self.roles.order}
+        """Of each axis, those that some value has with it."""
         counts = [passes(t) for t in roots]
         self.sweeps = {
             a: max(n.get(a, 0) for n in counts) + (a in self.roles.written) for a in sorted(self.roles.swept)
@@ -145,15 +145,6 @@ class PartCost(SweepCost):
         """The tiles of a choice, whose threads go along the axes in the order of `thread_order`."""
         order = self.thread_order(axes)
         return Tiles(axes, choice, order, self.dealt(order, axes, choice))
-
-    def dealt(self, order: Sequence[str], axes: Mapping[str, TileAxis], choice: Choice) -> dict[str, Digits]:
-        """The threads along each axis when they are dealt out in an order."""
-        sharing = FOLD_THREADS.get(choice.reduce, choice.threads)
-        alone = self.roles.swept - {choice.pieces}
-        most = {a: sharing if a in alone else choice.threads for a in order}
-        runs = {a: choice.run(axes[a]) for a in order}
-        wanted = ((a, axes[a].tile, runs[a], most[a]) for a in order)
-        return dealt(wanted, choice.threads, choice.block, choice.unit)
 
     def words(self, c: Tiles) -> int:
         """Register words that the tiles of a thread take: what it loads at once or computes of that, and its sums."""
@@ -287,12 +278,15 @@ class PartCost(SweepCost):
         tile = c.elements(access.axes) * c.steps(access.axes) * access.element_bytes
         return min(1.0, at_a_time * tile / self.machine.l2_bytes)
 
-    def thread_order(self, axes: Mapping[str, TileAxis]) -> list[str]:
-        """Axes from the first to get threads: that along which most is moved side by side, then those that stay apart."""
+    def thread_order(self, axes: Mapping[str, TileAxis], times: Sequence[int] = ()) -> list[str]:
+        """Axes from the first to get threads: that along which most is moved side by side, then those that stay apart.
+
+        Loads count once, or so many `times`.
+        """
         votes = dict.fromkeys(self.roles.order, 0)
         for n, access in enumerate(self.accesses):
             if access.contiguous is not None:
-                weight = 1 if n < len(self.loads) else STORE_WEIGHT
+                weight = (times[n] if times else 1) if n < len(self.loads) else STORE_WEIGHT
                 votes[access.contiguous] += weight * math.prod(axes[a].tile for a in access.axes)
         place = {a: k for k, a in enumerate(self.roles.order)}
         near = sorted(place, key=lambda a: (-votes[a], self.nearest[a], -place[a]))
@@ -300,44 +294,10 @@ class PartCost(SweepCost):
 
     def request(self, access: Access, c: Tiles, loads: bool) -> Request:
         """What a warp touches at once; a load whose neighbours lie in other warps changes its layout in shared memory."""
-        size, near, digits = access.element_bytes, access.contiguous, c.digits
-        first = next((a for a in c.order if digits[a].count > 1), None)
-        if loads and near not in (None, first) and c.choice.cluster == 1:
-            small = c.elements(access.axes) * size <= STAGED_BYTES
-            if small and c.axes[near].tile * size >= SECTOR_BYTES:
-                digits = self.dealt([near, *(a for a in c.order if a != near)], c.axes, c.choice)
+        size = access.element_bytes
+        digits = (self.turned(access, c) if loads else None) or c.digits
         steps = [(d.lanes, d.run * access.strides.get(a, 0) * size) for a, d in digits.items()]
         return request(self.run(access, c) * size, steps)
-
-    def exchange(self, c: Tiles) -> tuple[float, float]:
-        """Instructions of a thread, and the time it waits, for the folds that threads share."""
-        instructions = us = 0.0
-        rates, block = self.machine.rates, c.choice.block
-        between = [folded for _, folded in self.folds if folded and all(a == c.choice.pieces for a in folded)]
-        us += rates.exchange_cluster_us if between else 0.0  # all at once, and folded by each thread alone
-        for kept, folded in (*self.folds, *self.scans):
-            if folded in between:
-                continue
-            sharing, lanes = c.sharing(folded)
-            results, steps = float(c.held(kept)), 1
-            if (kept, folded) in self.scans:  # at every step
-                steps = c.steps(folded)
-                results *= rates.scan * c.held(folded) / c.run(folded) * steps
-            instructions += results * rates.shuffle * math.log2(lanes)
-            if sharing > lanes:
-                here, places = min(sharing, block), c.sharing(kept)[1]
-                instructions += results * rates.slot * here / lanes * conflicts(places, sharing // lanes)
-                us += steps * rates.exchange_block_us * (1 + block / 2048)
-                if sharing > block:
-                    blocks = sharing // block
-                    far = results / here * blocks + rates.meeting / block
-                    instructions += (
-                        results * blocks * rates.slot * conflicts(places, c.held(kept)) + rates.remote * far
-                    )
-                    us += steps * rates.exchange_cluster_us
-            elif sharing > 1:
-                us += steps * rates.exchange_lanes_us
-        return instructions, us
 
     def run_bytes(self, access: Access, c: Tiles) -> int:
         """Bytes of a tile that lie side by side."""
@@ -409,7 +369,8 @@ def _folded(t: T.Fold | T.Scan | T.Stream) -> tuple[frozenset[str], frozenset[st
 
 
 def _access(buffer: Buffer, index: Sequence[T.Term], axes: frozenset[str], leaving: Iterable[T.Term]) -> Access:
-    return Access(buffer, axes, strides(buffer, index), frozenset[str]().union(*(t.free for t in leaving)))
+    clamped = frozenset[str]().union(*(t.free for t in leaving))
+    return Access(buffer, axes, strides(buffer, index), clamped, tuple(index))
 
 
 def _leaving(

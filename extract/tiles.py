@@ -9,8 +9,10 @@ from functools import cached_property
 
 from extract.warps import Digits
 from ir.dtype import DTYPES
+from ir.interval import run_along
 from ir.loop import Buffer
 from ir.schedule import Staging
+from ir.term import Term
 from ir.tile import TileAxis
 
 VECTOR_BYTES = 16
@@ -27,6 +29,7 @@ class Access:
     axes: frozenset[str]
     strides: Mapping[str, int]
     clamped: frozenset[str] = frozenset()
+    index: tuple[Term, ...] = ()
 
     @property
     def element_bytes(self) -> int:
@@ -111,3 +114,18 @@ class Tiles:
     def steps(self, axes: Iterable[str]) -> int:
         """Steps of the streams over the streamed ones among the axes."""
         return math.prod(self.axes[a].tiles for a in axes if self.axes[a].role == "stream")
+
+
+def aligned(buffer: Buffer, index: Sequence[Term], axis: TileAxis, most: int) -> int:
+    """The longest run of so many neighbours along an axis that begins at a multiple of its length everywhere."""
+    width = most
+    while width > 1:
+        runs = [run_along(t, axis.name, width) for t in index]
+        moved = [(r[0] * n, r[1] * n) for r, n in zip(runs, buffer.strides, strict=True) if r is not None]
+        whole = len(moved) == len(runs) and sum(step for step, _ in moved) == 1
+        even = math.gcd(*(multiple for _, multiple in moved)) % width == 0
+        size = width * DTYPES[buffer.dtype].bytes
+        if whole and even and not (axis.extent % width or axis.tile % width or buffer.alignment % size):
+            return width
+        width //= 2
+    return width

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -22,23 +22,42 @@ class Digits:
     run: int
 
     @property
+    def end(self) -> int:
+        """Threads before the next axis."""
+        return self.before * self.count
+
+    @property
     def lanes(self) -> int:
         """Lanes of one warp along the axis."""
-        return max(1, min(self.count, LANES // self.before))
+        return self.within(LANES)
+
+    def within(self, unit: int) -> int:
+        """Threads along the axis among so many neighbouring ones."""
+        return max(1, min(self.count, unit // self.before))
 
     def registers(self, tile: int) -> int:
         """Elements of the tile in one thread."""
         return -(-tile // (self.run * self.count)) * self.run
 
 
-def dealt(axes: Iterable[tuple[str, int, int, int]], threads: int, block: int, unit: int = 0) -> dict[str, Digits]:
+def dealt(
+    axes: Iterable[tuple[str, int, int, int]],
+    threads: int,
+    block: int,
+    unit: int = 0,
+    beside: Mapping[str, Set[str]] | None = None,
+) -> dict[str, Digits]:
     """The threads along each of (axis, tile, run, most threads), the axis that gets its threads first in front.
 
     As `codegen.passes.layouts` deals them out: whole digits of lanes, then of warps, then of blocks. No axis has both
-    threads of a unit and several units where these take pieces, each of so many threads.
+    threads of a unit and several units where these take pieces, each of so many threads. With `beside` axes that no value
+    has together may share threads.
     """
-    out, start = {}, 1
+    out = dict[str, Digits]()
+    start = 1
     for axis, tile, run, most in axes:
+        if beside is not None:
+            start = max((d.end for a, d in out.items() if a in beside[axis]), default=1)
         most = min(most, unit // start) if start < unit else most
         fit = [d for d in _counts(start, threads, block) if d <= most]
         wanted = -(-tile // run)
