@@ -41,6 +41,7 @@ from eggtile.cli_options import (
 from eggtile.clock import Clock
 from eggtile.deadline import Deadline, left_out, said
 from eggtile.doctor import diagnose
+from eggtile.files import write
 from eggtile.pipeline import Compiled, Options, RequestError, choose_forms, compile_kernels, space_of
 from eggtile.source import SourceError
 from eggtile.tables import number, show
@@ -126,7 +127,7 @@ def write_output(compiled: Compiled, path: Path) -> None:
     """Write the program's kernels as one file, its kind told by the suffix."""
     with compiled.clock.span("nvrtc"):
         content = SUFFIXES[path.suffix](compiled)
-    path.write_bytes(content)
+    write(path, content)
 
 
 def summary(compiled: Compiled) -> None:
@@ -137,7 +138,7 @@ def summary(compiled: Compiled) -> None:
     for k in compiled.launches:
         with compiled.clock.span("nvrtc"):
             binary = compile_text(k.text, compiled.options.target)
-        row = (k.kernel.threads, k.kernel.blocks, binary.registers, binary.spill_bytes)
+        row = (k.kernel.block_threads, k.kernel.grid, binary.registers, binary.spill_bytes)
         table.add_row(k.kernel.name, str(k.tile.schedule), *map(str, row))
     rich.print(table)
     for r in compiled.regions:
@@ -273,7 +274,7 @@ def called(arguments: Sequence[str] | None = None) -> int:
     except REFUSALS as e:
         typer.echo(f"eggtile: {e}", err=True)
     except OSError as e:
-        typer.echo(f"eggtile: {e.filename or 'a file'}: {e.strerror or e}", err=True)
+        typer.echo(f"eggtile: {e.filename or 'the output'}: {e.strerror or e}", err=True)
     except SystemExit as e:
         if isinstance(e.__context__, BrokenPipeError):  # who reads the output has had enough
             return 1

@@ -12,7 +12,7 @@ from typing import Annotated
 import torch
 import typer
 
-from eggtile import stores
+from eggtile import files, stores
 from eggtile.api import Optimized
 from eggtile.candidates import Limits
 from eggtile.cli_options import (
@@ -159,10 +159,7 @@ def print_rows(rows: Sequence[Row]) -> None:
 
 def write(path: Path, value: Row) -> None:
     """One JSON object."""
-    try:
-        path.write_text(json.dumps(value, allow_nan=False, default=str) + "\n")
-    except OSError as e:
-        raise RequestError(f"cannot write {path}: {e.strerror}") from None
+    files.write(path, json.dumps(value, allow_nan=False, default=str) + "\n")
 
 
 def wrong(rows: Sequence[Row]) -> bool:

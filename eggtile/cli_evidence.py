@@ -10,6 +10,7 @@ import typer
 from eggtile import stores
 from eggtile.cli_options import Store
 from eggtile.evidence_rows import check
+from eggtile.files import writing
 from eggtile.pipeline import Options, RequestError
 from eggtile.tables import number, show
 from extract.evidence import Evidence, Measurement, code_version, rank
@@ -88,7 +89,9 @@ def export_command(
     """Write measurements as sorted JSON lines."""
     evidence = store_of(store)
     wanted = selected(evidence, None, machine) | ({"code": evidence.code} if current else {})
-    typer.echo(f"{evidence.export(path, **wanted)} rows in {path}", err=True)
+    with writing(path):
+        count = evidence.export(path, **wanted)
+    typer.echo(f"{count} rows in {path}", err=True)
 
 
 @app.command("import")

@@ -29,6 +29,7 @@ from eggtile.differ import differences
 from eggtile.dump_file import loaded
 from eggtile.explore import report
 from eggtile.explorer import page
+from eggtile.files import write
 from eggtile.graph_dump import FORMATS, written
 from eggtile.pipeline import LISTED, Compiled, Region, RequestError, choose_forms, restarted
 from eggtile.query import answers
@@ -91,7 +92,7 @@ def explore(
         return emit_json({"regions": found, "times": times}) if json_ else print_chains(found)
     told = report(compiled, bool(json_ or html), deadline.share(1 / 3) if html else deadline)
     if html is not None:
-        html.write_text(page(compiled, told, deadline))
+        write(html, page(compiled, told, deadline))
     if json_:
         return emit_json(told | {"times": dict(compiled.clock.seconds)})
     for part in told.get("regions", [told]):
@@ -157,7 +158,7 @@ def check_laws(names: list[str]) -> None:
     for name in names:
         if name not in LAWS:
             near = "".join(f"did you mean {x}? " for x in get_close_matches(name, LAWS, 1))
-            raise RequestError(f"no law is named {name}; {near}eggtile laws lists them")
+            raise RequestError(f"no law is named {name or 'by an empty text'}; {near}eggtile laws lists them")
 
 
 def ablated(compiled: Compiled, names: list[str]) -> list[dict[str, Any]]:
@@ -268,7 +269,7 @@ def dump(
         typer.echo(lacks, err=True)
     if output is None:
         return typer.echo(text)
-    output.write_text(text + "\n")
+    write(output, text + "\n")
     return None
 
 

@@ -105,6 +105,7 @@ def answers(data: Row, text: str) -> list[dict[str, Any]]:
 
 def _answers(data: Row, kind: str, tree: ast.expr) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
+    asked: list[Mapping[str, Value]] = []
     for n, region in enumerate(data["regions"]):
         rows: Iterable[tuple[Mapping[str, Value], dict[str, Any]]]
         if kind == "forms":
@@ -112,7 +113,14 @@ def _answers(data: Row, kind: str, tree: ast.expr) -> list[dict[str, Any]]:
             rows = ((form_names(f, axes, buffers), _form_row(f)) for f in region["forms"])
         else:
             rows = ((class_names(c, row), _class_row(c, row)) for c, row in region["classes"].items())
-        found += [{"region": n} | shown for names, shown in rows if _value(tree, names)]
+        for names, shown in rows:
+            asked.append(names)
+            found += [{"region": n} | shown] * bool(_value(tree, names))
+    divisors = [e.right for e in ast.walk(tree) if isinstance(e, ast.BinOp) and isinstance(e.op, ast.Div)]
+    by_zero = sum(any(_value(e, names) == 0 for e in divisors) for names in asked) if divisors and not found else 0
+    if by_zero:
+        divided = ast.unparse(tree)[:60]
+        raise RequestError(f"none found, and {divided!r} divides by 0 for {by_zero} of {len(asked)} {kind}")
     return found
 
 

@@ -55,6 +55,8 @@ def load(code: str | None, path: str | None, inputs: Sequence[str]) -> Source:
 def from_path(path: str, inputs: Sequence[str]) -> Source:
     """The function or module of a file or an importable module."""
     place, _, name = path.rpartition(":")
+    if not place or not name:
+        raise SourceError(f"a program is file.py:name or module:name, not {path}")
     module = imported(place)
     program = getattr(module, name, None)
     if program is None:
@@ -68,6 +70,8 @@ def imported(place: str) -> ModuleType:
     """The module at file.py, or the importable one of that name."""
     try:
         if not place.endswith(".py"):
+            if not all(part.isidentifier() for part in place.split(".")):
+                raise SourceError(f"{place or 'an empty text'} names no module and no file that ends in .py")
             return importlib.import_module(place)
         if not Path(place).is_file():
             raise SourceError(f"there is no file {place}")

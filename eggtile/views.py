@@ -9,6 +9,7 @@ from pathlib import Path
 
 from codegen.compile import compile_text
 from codegen.disassemble import to_sass
+from eggtile.files import write, writing
 from eggtile.pipeline import Compiled, Region, RequestError
 from egraph.dump import to_text
 from ir.kernel_text import show_kernel
@@ -62,15 +63,16 @@ def idle(compiled: Compiled) -> str:
 
 def dump_levels(compiled: Compiled, folder: Path, passes: PassLog) -> list[Path]:
     """Write every level that needs no compiler to numbered files, and the state after every pass."""
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     texts = {level: show_level(compiled, level) for level in LEVELS if level not in ("ptx", "sass")}
     written = []
     for number, (level, text) in enumerate(texts.items()):
         written.append(folder / f"{number:02}_{level}.txt")
-        written[-1].write_text(text + "\n")
+        write(written[-1], text + "\n")
     for number, step in enumerate(passes.steps):
         written.append(folder / f"passes_{number:02}_{step.name}.txt")
-        written[-1].write_text(step.after + "\n")
+        write(written[-1], step.after + "\n")
     return written
 
 

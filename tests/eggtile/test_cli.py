@@ -125,6 +125,10 @@ BAD = {
     "no command of that name": ("banana",),
     "a bound that is none": ("explore", "--budget", "nodes=few", "-c", ROWS),
     "a bound written otherwise": ("explore", "--budget", "nodes=1e9", "-c", ROWS),
+    "no law's name": ("explore", "--without", "", "-c", ROWS),
+    "no module's name": ("explore", ":fn"),
+    "no function's name": ("explore", "math:"),
+    "a relative module": ("explore", ".math:sin"),
     "an unknown pass": ("compile", "--print-after", "banana", "-c", ROWS),
 }
 
@@ -198,3 +202,30 @@ def test_a_program_without_a_kernel_is_told_why(code: str, tmp_path: Path) -> No
     assert dumped["notes"] == json.loads(called("schedules", "--json", "-c", code).stdout)["notes"]
     assert called("explore", "--html", str(tmp_path / "x.html"), "-c", code).exit_code == 0
     assert IDLE[code] in (tmp_path / "x.html").read_text()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("command", ["dump --format json -o", "compile --dump", "explore --html"])
+def test_a_file_that_cannot_be_written_is_named(command: str, tmp_path: Path) -> None:
+    path = tmp_path / "full" / "00_torch.txt"
+    path.parent.mkdir()
+    path.symlink_to("/dev/full")
+    place = path.parent if command == "compile --dump" else path
+    outcome = called(*command.split(), str(place), "-c", ROWS)
+    assert outcome.exit_code == 2
+    assert f"eggtile: {path} cannot be written: No space left on device" in outcome.stderr
+
+
+def test_odd_names_are_refused_as_such() -> None:
+    said = {("explore", ":fn"): "a program is file.py:name or module:name, not :fn",
+            ("explore", ".math:sin"): ".math names no module and no file that ends in .py",
+            ("explore", "--without", "", "-c", ROWS): "no law is named by an empty text; "}  # fmt: skip
+    for command, sentence in said.items():
+        assert sentence in called(*command).stderr
+
+
+def test_the_table_of_kernels_counts_the_blocks_of_clusters() -> None:
+    code = "nn.RMSNorm(4096)(torch.randn(2, 4096))"
+    shown = called("compile", "--schedule", "WORK=t512+c8 TILE=x1:4096", "-c", code).stdout
+    (row,) = (line for line in shown.splitlines() if "+c8" in line)
+    assert [cell.strip() for cell in row.split("│")][3:5] == ["512", "16"]
