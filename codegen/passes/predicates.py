@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from codegen.passes.layouts import element_offset, legal_width, reach
@@ -18,8 +19,12 @@ from ir.tile import TileLoad, TilePart, TileStore
 
 
 def decide_predicates(state: State) -> State:
-    """Plan every access: a load stays in range by proof, by a test, or by clamped indices; a store by proof or tests."""
+    """Plan every access: a load stays in range by proof, by a test, or by clamped indices; a store by proof or tests.
+
+    A store stays in the tile of its block, and so does a load of what the program stores to: others write the rest.
+    """
     plans = []
+    stored = {s.buffer for p in state.tile.parts for s in tile.walk(p.body) if isinstance(s, TileStore)}
     for part, plan in zip(state.tile.parts, state.plans, strict=True):
         accesses = {}
         buffers = {b.name: b for b in state.tile.buffers}
@@ -27,7 +32,9 @@ def decide_predicates(state: State) -> State:
         for s in tile.walk(part.body):
             if isinstance(s, TileLoad):
                 planner = _Planner(part, plan.staged.get(access_name(s), plan.layouts))
-                accesses[access_name(s)] = planner.load(s, buffers[s.buffer])
+                access = planner.load(s, buffers[s.buffer])
+                cut = planner.cut(values[s.out].free, ("grid",)) if s.buffer in stored else ()
+                accesses[access_name(s)] = replace(access, tiles=cut)
             elif isinstance(s, TileStore):
                 planner = _Planner(part, plan.layouts)
                 accesses[access_name(s)] = planner.store(buffers[s.buffer], s.index, values[s.value].free)
@@ -77,8 +84,12 @@ class _Planner:
         tests: list[Term] = []
         for t, size in zip(terms, buffer.shape, strict=True):
             tests += self.beyond(t, size)
-        cut = [a for a in sorted(axes) if self._covers_more(a)]
-        return Access(element_offset(buffer, terms), tuple(tests), tuple(sorted(self.overrun(axes))), tuple(cut))
+        extents = tuple(sorted(self.overrun(axes)))
+        return Access(element_offset(buffer, terms), tuple(tests), extents, self.cut(axes))
+
+    def cut(self, axes: Set[str], roles: Sequence[str] = ("grid", "whole", "stream")) -> tuple[str, ...]:
+        """The axes of some roles along which an access must stay in the tile, as its layout has places past it."""
+        return tuple(a for a in sorted(axes) if self.part.axis(a).role in roles and self._covers_more(a))
 
     def _covers_more(self, name: str) -> bool:
         """Whether the layout has places past the tile that belong to the next tile."""
