@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -48,8 +48,9 @@ class Saved:
         self.plan = plan
         self._executions: dict[torch.device, Execution] = {}
 
-    def __call__(self, *inputs: torch.Tensor) -> Any:
+    def __call__(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
         """What the program returns; inputs must be of the types and strides that it is compiled for."""
+        inputs = self._placed(inputs, named)
         refuse_gradients(inputs)
         for b, t in zip(self.plan.inputs, inputs, strict=False):
             _check(b, t)
@@ -57,6 +58,19 @@ class Saved:
         if device not in self._executions:
             self._executions[device] = execution_for(self.plan, device)
         return self._executions[device](*inputs)
+
+    def _placed(
+        self, inputs: tuple[torch.Tensor, ...], named: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        """The inputs in order, with those that are given by name."""
+        names = [b.name for b in self.plan.inputs]
+        rest = names[len(inputs) :]
+        if odd := [name for name in named if name not in rest]:
+            why = "is given twice" if odd[0] in names else f"is no input; inputs are {', '.join(names)}"
+            raise RequestError(f"{odd[0]} {why}")
+        if named and (missing := [name for name in rest if name not in named]):
+            raise RequestError(f"{missing[0]} is not given")
+        return (*inputs, *(named[name] for name in rest if named))
 
 
 def _check(b: Buffer, t: torch.Tensor) -> None:

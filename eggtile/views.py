@@ -97,6 +97,8 @@ class PassLog:
     def check(self, name: str) -> None:
         """Refuse the name of a pass that did not run."""
         names = list(dict.fromkeys(s.name for s in self.steps))
+        if not names:
+            raise RequestError("no pass has run, as there is no kernel")
         if name != "all" and name not in names:
             raise RequestError(f"no pass is named {name}; passes are {', '.join(names)}")
 

@@ -192,6 +192,7 @@ def test_a_program_without_a_kernel_is_told_why(code: str, tmp_path: Path) -> No
         outcome = called(*command, "-c", code)
         assert outcome.exit_code == 0 and IDLE[code] in outcome.stderr and not outcome.stdout.strip()
     for asked in (
+        ("compile", "--print-after", "all"),
         ("explore", "--why", "0", "default"),
         ("explore", "--without", "squares_about_a_mean"),
         ("dump", "--format", "dot"),

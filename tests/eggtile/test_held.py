@@ -155,6 +155,20 @@ def test_arguments_are_given_by_name_as_to_the_program() -> None:
         eggtile.optimize(torch.sin, [X])(x=X)
 
 
+def test_a_saved_program_takes_its_inputs_by_name_too(tmp_path: Path) -> None:
+    eggtile.optimize(lambda x, y: x - y, [X, X]).save(tmp_path / "program.pt")
+    loaded, y = eggtile.load(tmp_path / "program.pt"), X * 3
+    for got in (loaded(X, y), loaded(X, y=y), loaded(y=y, x=X)):
+        assert torch.equal(got, X - y)
+    for args, named, said in (
+        ((X,), {"x": X}, "x is given twice"),
+        ((X,), {"z": X}, "z is no input; inputs are x, y"),
+        ((), {"y": X}, "x is not given"),
+    ):
+        with pytest.raises(RequestError, match=said):
+            loaded(*args, **named)
+
+
 def test_odd_inputs_and_options_are_refused_in_a_sentence() -> None:
     with pytest.raises(RequestError, match="x is on the device meta; programs run on cpu or cuda"):
         eggtile.optimize(lambda x: x + 1, [X])(X.to("meta"))
