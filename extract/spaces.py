@@ -76,10 +76,14 @@ class Space:
         return len(self.lines)
 
     def check(self, line: str | Schedule) -> Schedule:
-        """The line in canonical spelling; raises `IRError` with the reason and the nearest listed lines."""
+        """The line in canonical spelling, with the pieces that are made.
+
+        Raises `IRError` with the reason and the nearest listed lines.
+        """
         try:
             given = parse_schedule(str(line))
-            return Rules(self.subject, pieces(given), cluster(given)).checked(given)
+            made = self.subject.made_pieces(pieces(given), cluster(given))
+            return Rules(self.subject, made, cluster(given)).checked(given)
         except IRError as e:
             near = " | ".join(map(str, self.nearest(str(line))))
             raise IRError(f"{e}; near are {near}") from None
@@ -128,7 +132,7 @@ class Rules:
             if len(line.fields) > 1:
                 raise IRError("WORK=points takes no other field")
             return line
-        p = point(line)
+        p = replace(point(line), pieces=self.pieces)
         if p.cluster & (p.cluster - 1) or not 1 <= p.cluster <= self.subject.machine.cluster_blocks:
             most = self.subject.machine.cluster_blocks
             raise IRError(f"WORK: a cluster of {p.cluster} blocks is no power of two up to {most}")

@@ -143,13 +143,18 @@ def piece_length(extent: int, count: int) -> int:
     return least if extent == least * count or least < NEIGHBOURS else -(-least // NEIGHBOURS) * NEIGHBOURS
 
 
+def made_pieces(extent: int, count: int) -> int:
+    """The pieces that launches make of an axis where so many are asked for: none is empty; asked for, they are made."""
+    return max(1, -(-extent // piece_length(extent, count)))
+
+
 def split_counts(extent: int, blocks: int, sms: int) -> tuple[int, ...]:
     """Numbers of pieces worth a look: for one block a piece, and for so many blocks a piece as the whole kernel has."""
     if blocks >= 2 * sms:
         return ()
     per_block = [-(-fill * sms // max(blocks, 1)) for fill in FILLS]
     wanted = (min(extent, n) for n in (2 * sms, *per_block))
-    return tuple(dict.fromkeys(n for n in (_near(extent, n) for n in wanted) if n > 1))
+    return tuple(dict.fromkeys(n for n in (made_pieces(extent, _near(extent, n)) for n in wanted) if n > 1))
 
 
 def _near(extent: int, wanted: int) -> int:
@@ -178,7 +183,7 @@ class _Cut:
     def launches(axis: str, extent: int, count: int, taken: set[str]) -> _Cut:
         """Pieces of a launch that another merges; the axis keeps its name inside a piece."""
         outer, merging, length = _fresh(f"{axis}p", taken), _fresh(f"{axis}m", taken), piece_length(extent, count)
-        return _Cut(axis, extent, max(1, -(-extent // length)), length, outer, axis, merging, taken)
+        return _Cut(axis, extent, made_pieces(extent, count), length, outer, axis, merging, taken)
 
     @staticmethod
     def units(axis: str, extent: int, count: int, taken: set[str], whole: bool) -> _Cut:

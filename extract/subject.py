@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from extract.parts import counted
-from extract.splits import Piece, shared, split, split_axis
+from extract.splits import Piece, made_pieces, shared, split, split_axis
 from ir.loop import Buffer, KernelForm
 from ir.machine import Machine
 from ir.node import IRError
@@ -36,3 +36,8 @@ class Subject:
         if count % cluster:
             raise IRError(f"REDUCE=split{count}: {cluster} blocks of a cluster take no equal number of pieces")
         return (shared(self.kernel, self.buffers, self.axes, axis, count, count > cluster)[0],)
+
+    def made_pieces(self, count: int, cluster: int = 1) -> int:
+        """The pieces that a line with so many makes: launches make fewer where some would be empty."""
+        axis = split_axis(self.kernel, self.buffers, self.axes) if count > 1 and cluster == 1 else None
+        return count if axis is None else made_pieces(self.axes[axis], count)

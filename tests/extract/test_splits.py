@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from extract.spaces import space
-from extract.splits import shared, split, split_axis, unsplittable
+from extract.splits import made_pieces, shared, split, split_axis, split_counts, unsplittable
 from extract.stages import stages
 from extract.tiling import tile_program
 from ir import term as T
@@ -257,3 +257,21 @@ def test_small_kernels_stay_whole(name):
 def test_rows_that_fill_the_machine_stay_whole():
     c = log_sum(4096, 4096, x=np.zeros((4096, 4096), np.float32))
     assert "split" not in str(space(c.kernel, c.form.buffers, c.form.axes, H200).lines[0])
+
+
+@pytest.mark.parametrize(("n", "asked", "made"), [(1000, 999999999, 1000), (1000, 7, 6), (1000, 8, 8), (45, 10, 9)])
+def test_a_line_is_spelled_with_the_pieces_that_are_made(n, asked, made):
+    x, out = buffer("x", "f32", 4, n), buffer("out", "f32", 4, role="output")
+    c = case({"a": 4, "b": n}, [x, out], put(out, (i("a"),), T.fold("b", "add", load(x, i("a"), i("b")))))
+    s = space(c.kernel, c.form.buffers, c.form.axes, H200)
+    line = s.check(f"WORK=t128 REDUCE=lanes+split{asked}")
+    assert str(line) == f"WORK=t128 REDUCE=lanes+split{made}" and s.check(line) == line
+    assert stages(c.kernel, c.form.buffers, c.form.axes, line, H200)[0].axes["bp"] == made
+
+
+@pytest.mark.parametrize("extent", [*range(2, 300, 7), 1000, 12501, 128257])
+def test_the_pieces_that_are_made_are_made_again_when_they_are_asked_for(extent):
+    for count in (2, 3, 7, 64, 130, 132, 999, 10**9):
+        made = made_pieces(extent, count)
+        assert 1 < made <= count and made_pieces(extent, made) == made
+    assert all(made_pieces(extent, n) == n for n in split_counts(extent, 1, 132))
