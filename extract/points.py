@@ -57,7 +57,10 @@ class Point:
     def with_vector(self, axis: str, vector: int) -> Point:
         """The point with a vector along an axis, as far as its tile reaches."""
         vector = min(vector, dict(self.tiles).get(axis, 1))
-        return replace(self, vector_axis=axis if vector > 1 else "", vector=vector)
+        axis = axis if vector > 1 else ""
+        if (axis, vector) == (self.vector_axis, self.vector):
+            return self
+        return replace(self, vector_axis=axis, vector=vector)
 
 
 def point(line: Schedule) -> Point:

@@ -82,15 +82,18 @@ class Tiles:
     order: Sequence[str]
     digits: Mapping[str, Digits]
     _held: dict[frozenset[str], int] = field(default_factory=dict)
+    _elements: dict[frozenset[str], int] = field(default_factory=dict)
 
     @cached_property
     def working(self) -> int:
         """Blocks of a cluster that have a part of the tile of their own; the others do what these do."""
         return max(1, math.prod(d.count for d in self.digits.values()) // self.choice.block)
 
-    def elements(self, axes: Iterable[str]) -> int:
+    def elements(self, axes: frozenset[str]) -> int:
         """Positions of one tile over the axes, without those past an extent."""
-        return math.prod([max(1, min(self.axes[a].tile, self.axes[a].extent)) for a in axes])
+        if axes not in self._elements:
+            self._elements[axes] = math.prod([max(1, min(self.axes[a].tile, self.axes[a].extent)) for a in axes])
+        return self._elements[axes]
 
     def count(self, axes: Iterable[str]) -> int:
         """Tiles that cover the axes."""
