@@ -266,6 +266,22 @@ def softmax(m, n, dtype):
     return shape({"a": m, "b": n}, [x, out], put(out, (i("a"), i("b")), value))
 
 
+@pytest.mark.parametrize(
+    ("size", "line"),
+    [
+        ((16384, 4096, "f32"), "WORK=t512 TILE=b:4096/v4 STORE=stream"),
+        ((16384, 4096, "bf16"), "WORK=t256 TILE=b:4096/v8 STORE=stream"),
+        ((65536, 1024, "bf16"), "WORK=t128 TILE=a:4,b:1024/v8"),
+        ((1024, 32768, "bf16"), "WORK=t1024 TILE=b:32768/v8"),
+        ((1024, 131072, "f32"), "WORK=t1024 TILE=b:16384/v4"),
+        ((1024, 131072, "f32"), "WORK=t512+c8 TILE=b:131072/v4"),
+    ],
+)
+def test_the_space_holds_a_row_in_a_warp_in_a_block_in_a_loop_and_in_a_cluster(size, line):
+    for c in (softmax(*size), rows(*size)):
+        assert str(listed(c).check(line)) == line
+
+
 def test_a_row_that_a_block_holds_is_not_spread_over_a_cluster():
     assert point(listed(softmax(4, 4096, "bf16")).lines[0]).cluster == 1
 
