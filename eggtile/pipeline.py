@@ -14,8 +14,9 @@ from codegen.emit import emit
 from codegen.lower import lower_tile, widest_value
 from eggtile.capture import Captured, capture
 from eggtile.clock import Clock
-from eggtile.measured_lines import measured_schedule
+from eggtile.measured_lines import LegalPrices, measured_schedule
 from eggtile.plan import RequestError as RequestError
+from eggtile.pointers import at_pointer as at_pointer
 from egraph.graph import Budget, EGraph
 from egraph.saturate import saturate
 from extract.evidence import Evidence
@@ -26,7 +27,6 @@ from extract.signature import form_signature
 from extract.spaces import Space, space
 from extract.stages import Stage, stages
 from extract.tiling import tile_program
-from ir.dtype import DTYPES
 from ir.kernel import KernelProgram
 from ir.loop import Buffer, Form, KernelForm, LoopProgram
 from ir.lower import CallStep, Lowered, lower, one_call
@@ -263,7 +263,7 @@ def chosen_region(program: LoopProgram, graph: EGraph, options: Options) -> Regi
     def left_s() -> float:
         return max(half, options.extract_s - (time.thread_time() - since))
 
-    prices = Prices(options.evidence, machine, options.quotients, options.quantile)
+    prices = LegalPrices(options.evidence, machine, options.quotients, options.quantile)
     default = prices.form(default_form(program, machine, half))
     price, ratio = (prices, prices.ratio) if prices.known else (None, None)
     found = ranked(forms(graph, machine, options.count, price, ratio, left_s()), prices)
@@ -408,14 +408,6 @@ def choose_schedule(known: Canonical, buffers: Sequence[Buffer], options: Option
         return space_of(known, machine).check(options.schedule)
     except IRError as e:
         raise RequestError(str(e)) from None
-
-
-def at_pointer(buffer: Buffer) -> Buffer:
-    """The buffer as a kernel's parameter: the pointer stands at its first element, so only alignment keeps the offset."""
-    if not buffer.offset:
-        return buffer
-    offset_bytes = buffer.offset * DTYPES[buffer.dtype].bytes
-    return replace(buffer, offset=0, alignment=min(buffer.alignment, offset_bytes & -offset_bytes))
 
 
 def compile_program(

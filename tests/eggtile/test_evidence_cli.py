@@ -213,7 +213,9 @@ def test_a_stored_line_that_is_none_of_the_kernel_is_passed_over(line: str, meas
     store.close()
     found = called("run", "--on", "cpu", "-c", CODE, "--evidence", str(measured), "--hits", "explain")
     assert found.exit_code == 0 and SLOW_LINE in found.stderr
-    for command in (("explore", "--json"), ("schedules", "--json"), ("evidence", "list"), ("dump",)):
+    told = json.loads(called("explore", "--json", "-c", CODE, "--evidence", str(measured)).stdout)
+    assert [f["measured_us"] for f in told["forms"] if f["chosen"]] == [5.0]
+    for command in (("schedules", "--json"), ("evidence", "list"), ("dump",)):
         code = () if command[0] == "evidence" else ("-c", CODE)
         assert called(*command, *code, "--evidence", str(measured)).exit_code == 0
 
