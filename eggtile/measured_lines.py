@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from eggtile.pointers import at_pointer
 from extract.evidence import Evidence, Measurement, rank
 from extract.key import Canonical, canonical
-from extract.prices import USUAL, Prices
+from extract.prices import Prices
 from extract.spaces import Space
 from extract.subject import Subject
 from ir.loop import Buffer, Form, KernelForm
@@ -20,9 +20,9 @@ class LegalPrices(Prices):
     """Prices by lines that are legal for their kernels: `known` loses others where a kernel is first looked for."""
 
     def __init__(
-        self, evidence: Evidence | None, machine: Machine, quotients: bool = False, quantile: float = USUAL
+        self, evidence: Evidence | None, machine: Machine, quotients: bool = False, hopeful: bool = False
     ) -> None:
-        super().__init__(evidence, machine, quotients, quantile)
+        super().__init__(evidence, machine, quotients, hopeful)
         self.evidence, self.machine = evidence, machine
         self._looked_at: set[str] = set()
 

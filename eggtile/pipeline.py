@@ -22,7 +22,7 @@ from egraph.saturate import saturate
 from extract.evidence import Evidence
 from extract.forms import default_form, forms
 from extract.key import Canonical, canonical, form_key
-from extract.prices import USUAL, Prices
+from extract.prices import Prices
 from extract.signature import form_signature
 from extract.spaces import Space, space
 from extract.stages import Stage, stages
@@ -56,8 +56,8 @@ class Options:
     `form` is a form's number among `k` found ones, the form as written after them where it is none of them, or
     "default" for the latter; None leaves the choice to the model. `k` None finds the best form alone, or LISTED where a
     number is given. With `explain` forms name their laws. `budget` bounds the e-graph of each region, `extract_s` the
-    seconds in which its forms are chosen, `report_s` those of a report on all regions. Kernels that are not measured are
-    priced at the `quantile` of their family.
+    seconds in which its forms are chosen, `report_s` those of a report on all regions. With `hopeful`
+    kernels that are not measured are priced low, so that they are tried.
     """
 
     numerics: str = "default"
@@ -67,7 +67,7 @@ class Options:
     without: tuple[str, ...] = ()
     schedule: str | None = None
     evidence: Evidence | None = None
-    quantile: float = USUAL
+    hopeful: bool = False
     explain: bool = False
     budget: Budget | None = None
     extract_s: float = 10.0
@@ -263,7 +263,7 @@ def chosen_region(program: LoopProgram, graph: EGraph, options: Options) -> Regi
     def left_s() -> float:
         return max(half, options.extract_s - (time.thread_time() - since))
 
-    prices = LegalPrices(options.evidence, machine, options.quotients, options.quantile)
+    prices = LegalPrices(options.evidence, machine, options.quotients, options.hopeful)
     default = prices.form(default_form(program, machine, half))
     price, ratio = (prices, prices.ratio) if prices.known else (None, None)
     found = ranked(forms(graph, machine, options.count, price, ratio, left_s()), prices)

@@ -31,7 +31,6 @@ from eggtile.tuner import Failure, KernelReport, Tuner, stores_something
 from eggtile.turn import card_lock
 from extract.cost import Cost
 from extract.key import canonical, form_key
-from extract.prices import OPTIMISM, USUAL
 from extract.signature import form_signature
 from ir.loop import Form, KernelForm
 
@@ -120,7 +119,7 @@ def tune(
     """Measure the best forms and the default one, and extract again at measured prices, until that changes nothing."""
     start = time.monotonic()
     # the gate asks of exact forms what the others need not hold
-    options = replace(tuner.options, explain=True, k=tuner.options.k or TUNED, quantile=OPTIMISM)
+    options = replace(tuner.options, explain=True, k=tuner.options.k or TUNED, hopeful=True)
     compiled = choose_forms(capture_and_lower(fn, inputs, name, replace(options, evidence=None)))
     before = [r.chosen for r in compiled.regions]
     _choose_again(compiled, options)
@@ -145,7 +144,7 @@ def tune(
             forms_timed += sum(found)
             complete = not fresh and not sum(found)
             _choose_again(compiled, options)
-    _choose_again(compiled, replace(options, quantile=USUAL))
+    _choose_again(compiled, replace(options, hopeful=False))
     chosen = [canonical(k, r.chosen, options.quotients).key for r in compiled.regions for k in r.chosen.kernels]
     rows = [
         _form_report(n, form, region, old)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,10 +18,11 @@ from ir.node import postorder
 from ir.schedule import Schedule
 from ir.term import Term
 
-USUAL, OPTIMISM = 0.5, 0.1
+USUAL, OPTIMISM = 0.75, 0.1
 """The quantile of measured / modelled at which a family's unmeasured kernels are priced: to choose, and to choose what to
 measure, where a kernel must not be passed over because its family did badly."""
 LEAST_ALIKE = 3  # measured kernels of a family from which a ratio is taken
+NEAR = 4  # those that are taken of it, below a kernel's modelled time and above it: the model misses small ones by more
 HOPELESS_US = 1e7  # the price of a kernel none of whose measured lines is right
 INTERACTION = 0.1  # the share by which a form's time must differ from the sum of its kernels' for that to be kept
 
@@ -28,18 +30,20 @@ INTERACTION = 0.1  # the share by which a form's time must differ from the sum o
 class Prices:
     """Prices on a machine, from what a store holds now, if there is one; as a callable, the price of a kernel for `forms`.
 
-    With `quotients`, those of kernels whose divisions round once. `quantile` says which of a family's ratios counts.
+    With `quotients`, those of kernels whose divisions round once. Where `hopeful`, unmeasured kernels are priced low, to
+    find out; else never below the model, so that nothing measured is given up for a guess.
     """
 
     def __init__(
-        self, evidence: Evidence | None, machine: Machine, quotients: bool = False, quantile: float = USUAL
+        self, evidence: Evidence | None, machine: Machine, quotients: bool = False, hopeful: bool = False
     ) -> None:
         rows = [] if evidence is None else evidence.rows(machine=machine.name, code=evidence.code)
         self.quotients = quotients
         self.known = _best(m for m in rows if m.family != FORM)
         self.whole = _best(m for m in rows if m.family == FORM and m.status == "ok")
         self.shapes = {m.shapes for m in self.known.values()}
-        self.ratios = family_ratios((m for m in self.known.values() if m.status == "ok"), quantile)
+        self.hopeful = hopeful
+        self.ratios = family_ratios(m for m in self.known.values() if m.status == "ok")
 
     def __call__(self, kernel: KernelForm, form: Form, cost: Cost) -> float | None:
         """Its best measured time in us, else the model's under the ratio of its family; None where there is none."""
@@ -51,7 +55,12 @@ class Prices:
 
     def ratio(self, terms: Sequence[Term], cost: Cost) -> float | None:
         """Measured over modelled time in the family of a kernel that stores the terms; None where it is not known."""
-        return self.ratios.get(shape_of(terms, cost)) if self.ratios else None
+        units = self.ratios.get(shape_of(terms, cost)) if self.ratios else None
+        if units is None:
+            return None
+        if self.hopeful:
+            return min(near(rows, cost.us, OPTIMISM) for rows in units.values())
+        return max(1.0, min(near(rows, cost.us, USUAL) for rows in units.values()))
 
     def measured(self, kernel: KernelForm, form: Form) -> Measurement | None:
         """The best row of a kernel, one without a time where no line is right; None where it is not measured."""
@@ -127,15 +136,26 @@ def family_of(kernel: KernelForm, cost: Cost, line: Schedule) -> str:
     return f"{unit}/{shape_of(stored(kernel), cost)}"
 
 
-def family_ratios(best: Iterable[Measurement], quantile: float) -> dict[str, float]:
-    """Measured over modelled time of each shape: a quantile, of the unit in whose favour it is lowest."""
-    taken: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+Ratios = Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
+"""Of each shape and unit the modelled times of what is measured, sorted, with measured over modelled time."""
+
+
+def family_ratios(best: Iterable[Measurement]) -> Ratios:
+    """The ratios of the shapes of which some kernels are measured."""
+    taken: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for m in best:
         if m.time_us and m.modelled_us:
             unit, shape = m.family.split("/", 1)
-            taken[shape][unit].append(m.time_us / m.modelled_us)
+            taken[shape][unit].append((m.modelled_us, m.time_us / m.modelled_us))
     return {
-        shape: min(sorted(ratios)[int(quantile * (len(ratios) - 1))] for ratios in units.values())
+        shape: {unit: sorted(rows) for unit, rows in units.items()}
         for shape, units in taken.items()
         if sum(map(len, units.values())) >= LEAST_ALIKE
     }
+
+
+def near(rows: Sequence[tuple[float, float]], us: float, quantile: float) -> float:
+    """A quantile of the ratios of kernels whose modelled times are next to a time."""
+    at = bisect_left(rows, (us, 0.0))
+    found = sorted(ratio for _, ratio in rows[max(0, at - NEAR) : at + NEAR])
+    return found[int(quantile * (len(found) - 1))]

@@ -13,7 +13,7 @@ from extract.cost import Cost, kernel_cost
 from extract.evidence import FORM, Evidence, Measurement
 from extract.forms import forms
 from extract.key import canonical, form_key
-from extract.prices import HOPELESS_US, OPTIMISM, Prices, family_of, family_ratios, shape_of, shapes_of, stored
+from extract.prices import HOPELESS_US, NEAR, Prices, family_of, shape_of, shapes_of, stored
 from ir.loop import Form, KernelForm
 from ir.machine import H200
 from ir.schedule import schedule
@@ -77,13 +77,39 @@ def test_unmeasured_kernels_take_a_ratio_of_their_family_if_it_has_a_few(store: 
     cost = kernel_cost(g.kernels[1], g, H200)
     assert shape_of(stored(g.kernels[1]), cost) == row.family.split("/", 1)[1] == "c0/plain/affine"
     assert priced(store, g, 1) == pytest.approx(3.0 * cost.us)
-    assert Prices(store, H200, quantile=OPTIMISM)(g.kernels[1], g, cost) == pytest.approx(2.0 * cost.us)
+    assert Prices(store, H200, hopeful=True)(g.kernels[1], g, cost) == pytest.approx(2.0 * cost.us)
 
 
-def test_the_unit_that_the_model_flatters_least_prices_a_shape() -> None:
-    rows = [replace(OK, family=f"{u}/c1/plain/affine", modelled_us=1.0, time_us=us) for u, us in
-            (("scalar", 30.0), ("scalar", 20.0), ("wgmma", 1.25))]  # fmt: skip
-    assert family_ratios(rows, OPTIMISM) == {"c1/plain/affine": 1.25}
+def alike(store: Evidence, rows: Sequence[tuple[str, float, float]]) -> None:
+    """Store kernels of one shape: unit, modelled time, measured time."""
+    for n, (unit, modelled_us, us) in enumerate(rows):
+        family = f"{unit}/c0/plain/affine"
+        store.add(replace(OK, key=f"k{n}", family=family, modelled_us=modelled_us, time_us=us))
+
+
+def test_the_unit_that_the_model_flatters_least_prices_a_shape(store: Evidence) -> None:
+    f = two_forms()[0]
+    alike(store, [("scalar", 1.0, 30.0), ("scalar", 1.0, 20.0), ("wgmma", 1.0, 1.25)])
+    assert priced(store, f, 0) == pytest.approx(1.25 * kernel_cost(f.kernels[0], f, H200).us)
+
+
+def test_kernels_are_priced_as_those_of_about_their_time(store: Evidence) -> None:
+    f = two_forms()[0]
+    us = kernel_cost(f.kernels[0], f, H200).us
+    small, large = [("scalar", us, 3 * us)] * (2 * NEAR), [("scalar", 50 * us, 100 * us)] * (20 * NEAR)
+    alike(store, [*small, *large])
+    assert priced(store, f, 0) == pytest.approx(3 * us)
+    terms, cost = stored(f.kernels[0]), kernel_cost(f.kernels[0], f, H200)
+    assert Prices(store, H200).ratio(terms, replace(cost, us=60 * us)) == pytest.approx(2.0)
+
+
+def test_a_guess_is_below_the_model_only_to_find_out(store: Evidence) -> None:
+    f = two_forms()[0]
+    us = kernel_cost(f.kernels[0], f, H200).us
+    alike(store, [("scalar", us, 0.5 * us)] * NEAR)
+    assert priced(store, f, 0) == pytest.approx(us)
+    cost = kernel_cost(f.kernels[0], f, H200)
+    assert Prices(store, H200, hopeful=True)(f.kernels[0], f, cost) == pytest.approx(0.5 * us)
 
 
 def test_a_form_that_takes_longer_than_its_kernels_is_priced_so(store: Evidence) -> None:
