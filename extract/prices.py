@@ -23,6 +23,7 @@ USUAL, OPTIMISM = 0.75, 0.1
 measure, where a kernel must not be passed over because its family did badly."""
 LEAST_ALIKE = 3  # measured kernels of a family from which a ratio is taken
 NEAR = 4  # those that are taken of it, below a kernel's modelled time and above it: the model misses small ones by more
+ANY = ""  # the shape of all kernels
 HOPELESS_US = 1e7  # the price of a kernel none of whose measured lines is right
 INTERACTION = 0.1  # the share by which a form's time must differ from the sum of its kernels' for that to be kept
 
@@ -54,8 +55,10 @@ class Prices:
         return None if ratio is None else ratio * cost.us
 
     def ratio(self, terms: Sequence[Term], cost: Cost) -> float | None:
-        """Measured over modelled time in the family of a kernel that stores the terms; None where it is not known."""
-        units = self.ratios.get(shape_of(terms, cost)) if self.ratios else None
+        """Measured over modelled time in the family of a kernel that stores the terms, or of all kernels where it is not
+        known, so that no family is ahead for not being measured; None where nothing is.
+        """
+        units = self.ratios.get(shape_of(terms, cost), self.ratios.get(ANY)) if self.ratios else None
         if units is None:
             return None
         if self.hopeful:
@@ -141,12 +144,13 @@ Ratios = Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
 
 
 def family_ratios(best: Iterable[Measurement]) -> Ratios:
-    """The ratios of the shapes of which some kernels are measured."""
+    """The ratios of the shapes of which some kernels are measured, and of all together."""
     taken: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for m in best:
         if m.time_us and m.modelled_us:
             unit, shape = m.family.split("/", 1)
-            taken[shape][unit].append((m.modelled_us, m.time_us / m.modelled_us))
+            for name in (shape, ANY):
+                taken[name][unit].append((m.modelled_us, m.time_us / m.modelled_us))
     return {
         shape: {unit: sorted(rows) for unit, rows in units.items()}
         for shape, units in taken.items()

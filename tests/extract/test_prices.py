@@ -147,3 +147,11 @@ def test_what_kernels_alike_were_measured_at_turns_the_choice_of_one_form_as_of_
     assert by_model.details["sweeps"] == {"c": 2}
     assert one.details["sweeps"] == many[0].details["sweeps"] == {"c": 1}
     assert one.cost_us == many[0].cost_us
+
+
+def test_a_family_is_not_ahead_for_not_being_measured(store: Evidence) -> None:
+    f = two_forms()[0]
+    cost = kernel_cost(f.kernels[0], f, H200)
+    alike(store, [("scalar", cost.us, 1.1 * cost.us)] * NEAR)
+    streamed = replace(cost, states=2)
+    assert Prices(store, H200).ratio(stored(f.kernels[0]), streamed) == pytest.approx(1.1)
