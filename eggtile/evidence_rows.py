@@ -27,6 +27,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
 def _rule(column: str) -> Rule:
     """What a column holds, as a test and in words."""
     if column in MICROSECONDS:
@@ -37,9 +41,11 @@ def _rule(column: str) -> Rule:
         return lambda v: type(v) is int and 0 <= v < 1 << 63, "a whole number from 0"
     if column == "status":
         return lambda v: v in STATUSES, f"one of {', '.join(STATUSES)}"
+    if column == "family":
+        return lambda v: v == FORM or (_is_text(v) and "/" in str(v)), f"{FORM} or UNIT/SHAPE"
     if column in NAMED:
-        return lambda v: isinstance(v, str) and bool(v), "a text that is not empty"
-    return lambda v: isinstance(v, str), "a text"
+        return lambda v: _is_text(v) and bool(v), "a text that is not empty"
+    return _is_text, "a text"
 
 
 RULES: Mapping[str, Rule] = {c: _rule(c) for c in COLUMNS}

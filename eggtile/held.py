@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from operator import is_
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
 
 FOLLOWED = (torch.Tensor, torch.nn.Module, FunctionType, MethodType, partial)
-_PLAIN = frozenset((type(None), bool, int, float, str, set, dict, list, tuple))
+_PLAIN = frozenset((type(None), bool, int, float, str, set))
+_MOST_INSIDE = 256
+"""Values of a list, a tuple or a dict that are looked at; longer ones are not followed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +47,12 @@ def held(fn: Callable[..., Any]) -> Held:
             continue
         if isinstance(x, torch.nn.Module):
             facts.append(x.training)
-        open_ += [p for p in _parts(x) if type(p) not in _PLAIN and isinstance(p, FOLLOWED)]
+        open_ += [p for p in _parts(x) if type(p) not in _PLAIN and _followed(p)]
     return Held(tuple(objects), tuple(facts))
+
+
+def _followed(x: object) -> bool:
+    return 0 < len(x) <= _MOST_INSIDE if isinstance(x, list | tuple | dict) else isinstance(x, FOLLOWED)
 
 
 def _place(t: torch.Tensor) -> object:
@@ -60,8 +66,13 @@ def _parts(x: object) -> Iterator[object]:
     """What a module, a function or another callable leads to at once."""
     match x:
         case torch.nn.Module():
-            for table in (x._parameters, x._buffers, x._modules, x._forward_pre_hooks, x._forward_hooks, vars(x)):
-                yield from table.values()
+            yield from vars(x).values()
+            if not type(x).__module__.startswith("torch."):
+                yield type(x).forward
+        case list() | tuple():
+            yield from x
+        case dict():
+            yield from x.values()
         case partial():
             yield from (x.func, *x.args, *x.keywords.values())
         case MethodType():
@@ -85,7 +96,16 @@ def _named(fn: FunctionType) -> Iterator[object]:
             yield cell.cell_contents
         except ValueError:  # a name that is not bound yet
             continue
-    for name in fn.__code__.co_names:
+    yield from (*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values())
+    for name in _names(fn.__code__):
         value = fn.__globals__.get(name)
         if not isinstance(value, FunctionType) or value.__module__ == fn.__module__:
             yield value
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names that some code and the functions within it read."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)

@@ -142,8 +142,9 @@ def optimize(
     `eggtile.stores.opened` finds. With a `budget`, kernels are measured first, on the GPU, for about so many seconds.
 
     A module's tensors may change in place, and others may take their place: the next call sees it. So it is for the modules
-    and tensors that a function names outside itself. All else that a program reads, like a closure's Python number, is
-    fixed when it is captured.
+    and tensors that a function names outside itself, also in lists, tuples and dicts of up to 256 values. All else that a
+    program reads is fixed when it is captured: a closure's Python number, what another object or Python module has, and
+    the value of a tensor that serves as a number (`x[s]`, `float(s)`).
 
     It is for inference: the weights of a module may require gradients, results never do, and an input that does is refused
     (`RequestError`) unless it is called under `torch.no_grad()`.

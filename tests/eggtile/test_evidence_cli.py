@@ -184,6 +184,8 @@ ODD_ROWS: dict[str, tuple[dict[str, object], str]] = {
     "no line": ({"schedule": "fast please"}, "schedule: 'fast' is not KEY=value"),
     "an empty line": ({"schedule": ""}, "schedule is empty"),
     "no status": ({"status": "fine"}, "status is one of ok, wrong"),
+    "half a pair of code units": ({"key": "\ud800"}, 'key is a text that is not empty, not "\\ud800"'),
+    "no unit": ({"family": "scalar"}, "family is form or UNIT/SHAPE"),
     "half a register": ({"registers": 1.5}, "registers is a whole number from 0, not 1.5"),
     "another column": ({"colour": 1}, "colour is no column of the table"),
 }

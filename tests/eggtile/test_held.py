@@ -79,6 +79,43 @@ def test_modules_that_a_function_names_are_followed(monkeypatch: pytest.MonkeyPa
         torch.testing.assert_close(fast(X), program(X).detach())
 
 
+def by_default(x: torch.Tensor, m: nn.Module = nn.Linear(8, 4), *, w: nn.Module = nn.Linear(4, 4)) -> Any:
+    return w(m(x))
+
+
+class Names(nn.Module):
+    """A module whose forward names another outside itself."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return OUTSIDE(x)
+
+
+def with_inner(x: torch.Tensor) -> Any:
+    def inner(x: torch.Tensor) -> Any:
+        return OUTSIDE(x)
+
+    return inner(x)
+
+
+@pytest.mark.parametrize("what", ["a default", "a forward", "a function within", "a list", "a dict of tuples"])
+def test_modules_that_a_program_leads_to_are_followed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = nn.Linear(8, 4)
+    monkeypatch.setitem(globals(), "OUTSIDE", own)
+    ways: dict[str, Callable[..., Any]] = {
+        "a default": by_default,
+        "a forward": Names(),
+        "a function within": with_inner,
+        "a list": lambda x, kept=[own]: kept[0](x),
+        "a dict of tuples": lambda x, kept={"a": (own,)}: kept["a"][0](x),
+    }
+    program = ways[what]
+    fast = eggtile.optimize(program, [X])
+    fast(X)
+    changed = by_default.__defaults__[0] if what == "a default" else own  # type: ignore[index]
+    changed.weight = nn.Parameter(torch.randn(4, 8))
+    torch.testing.assert_close(fast(X), program(X).detach())
+
+
 # ---- gradients
 
 
