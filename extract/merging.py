@@ -9,7 +9,7 @@ numbers: then the law of one step holds for a step of any number of positions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -18,10 +18,10 @@ from extract.facts import open_states
 from extract.rewrite import rebuilt, with_children
 from ir import term as T
 from ir.dtype import Array, is_float
-from ir.loop_interp import evaluate
 from ir.node import postorder
 from ir.ops import MONOIDS
 from ir.term import Term, Var
+from ir.term_interp import Evaluator
 
 SAMPLE, SAMPLES = "sample", 16
 POSITIONS, BEFORE = 5, 3  # of a stream on numbers: all of them, and those before the step
@@ -46,7 +46,8 @@ class Step:
 def steps(stream: T.Stream) -> tuple[Step, ...] | None:
     """The steps of a stream's states, each after those it depends on; None where positions must be taken one by one."""
     found = _shaped(stream)
-    return found if found is not None and _agree(_of_any_inputs(stream)) else None
+    right = found is not None and any(_agree(_of_any_inputs(stream, given)) for given in (True, False))
+    return found if right else None
 
 
 def _shaped(stream: T.Stream) -> tuple[Step, ...] | None:
@@ -114,17 +115,27 @@ def _inside(s: Step) -> set[Term]:
 
 # ---- the test on numbers
 
-Values = Mapping[str, Array]
 
+def _of_any_inputs(stream: T.Stream, places: bool) -> T.Stream:
+    """The stream over variables in place of values that do not depend on its states: one test serves all such streams.
 
-def _of_any_inputs(stream: T.Stream) -> T.Stream:
-    """The stream over variables in place of values that do not depend on its states: one test serves all such streams."""
-    own, known = {c.name for c in stream.carries}, dict[Term, Var]()
+    Those are what is read and what other sweeps give; with `places` also positions and conditions over coordinates, as
+    the steps of most streams are right of any, wherever a piece of the stream begins and ends.
+    """
+    own, known = {c.name: f"s{n}" for n, c in enumerate(stream.carries)}, dict[Term, Var]()
 
     def leaf(t: Term, kids: Sequence[Term]) -> Term:
-        given = isinstance(t, T.Load | T.Scan | T.Stream | T.State) and not open_states(t) & own
-        if given and t is not stream:
+        read = isinstance(t, T.Load | T.Scan | T.Stream | T.State)
+        place = places and bool(t.free) and isinstance(t, T.Index | T.Unary | T.Binary) and not is_float(t.dtype)
+        if (read or place) and t is not stream and not open_states(t) & own.keys():
             return known.setdefault(t, Var(f"leaf{len(known)}", t.dtype, tuple(sorted(t.free))))
+        match t:
+            case T.Stream() if t is stream:
+                return T.Stream(t.axis, tuple(k for k in kids if isinstance(k, T.Carry)), "s0")
+            case T.Carry(name, monoid, _) if name in own:
+                return T.Carry(own[name], monoid, kids[0])
+            case T.State(name, dtype, axes) if name in own:
+                return T.State(own[name], dtype, axes)
         return with_children(t, kids)
 
     (found,) = rebuilt([stream], leaf)
@@ -134,82 +145,73 @@ def _of_any_inputs(stream: T.Stream) -> T.Stream:
 
 @lru_cache(maxsize=512)
 def _agree(stream: T.Stream) -> bool:
-    """Whether the steps of a stream over variables are right on numbers."""
+    """Whether the steps of a stream over variables are right on numbers.
+
+    They are where every state, moved from its value after some positions to the last values of the others, is what these
+    positions give under the last values.
+    """
     found = _shaped(stream)
-    return found is not None and _Numbers(stream, found).agree()
-
-
-@dataclass
-class _Numbers:
-    """The states of a stream over random variables, from the parts of its first positions."""
-
-    stream: T.Stream
-    steps: Sequence[Step]
-    leaves: dict[Var, Var] = field(default_factory=dict)
-    numbers: dict[str, Array] = field(default_factory=dict)
-
-    def agree(self) -> bool:
-        """Whether every state, moved from the values at some position to those at the last, is what it should be."""
-        terms = [t for s in self.steps for t in (s.part, *(() if s.moved is None else (s.moved,)))]
-        self.axes = {a: OTHER for t in postorder(*terms) for a in (*t.free, *getattr(t, "axes", ()))}
-        self.axes |= {self.stream.axis: POSITIONS, SAMPLE: SAMPLES}
-        self.rng = np.random.default_rng(1)
-        self.state_axes = {c.name: c.update.free - {self.stream.axis} for c in self.stream.carries}
-        with np.errstate(all="ignore"):
-            last = self._states(POSITIONS)
-            return all(self._moves(self._states(k), last, k) for k in (BEFORE, 0))
-
-    def _moves(self, old: Values, last: Values, positions: int) -> bool:
-        for s in self.steps:
-            state = T.State(s.carry.name, s.carry.dtype, tuple(sorted(self.state_axes[s.carry.name])))
-            got = self._value(state if s.moved is None else s.moved, s, old, last)
-            want = self._given(s, last, positions)
-            if not np.isclose(got, want, rtol=1e-6, atol=1e-9, equal_nan=True).all():
+    if found is None:
+        return False
+    last = _states(found, stream.axis, POSITIONS)
+    pairs = [
+        (_placed(_old(s) if s.moved is None else s.moved, s, found, old, last), _given(s, found, stream.axis, last, k))
+        for k, old in ((k, _states(found, stream.axis, k)) for k in (BEFORE, 0))
+        for s in found
+    ]
+    roots = [t for pair in pairs for t in pair]
+    axes = {a: OTHER for t in postorder(*roots) for a in (*t.free, *getattr(t, "axes", ()))}
+    axes |= {stream.axis: POSITIONS, SAMPLE: SAMPLES}
+    rng = np.random.default_rng(1)
+    numbers = {t.name: _numbers(t, axes, rng) for t in postorder(*roots) if isinstance(t, Var)}
+    with np.errstate(all="ignore"):
+        known = Evaluator(roots, axes, {}, True, numbers)
+        for n, (got, want) in enumerate(pairs):
+            order = tuple(sorted({*got.free, *want.free, SAMPLE}))
+            a, b = known.over(got, order), known.over(want, order)
+            if not np.isclose(a, b, rtol=1e-6, atol=1e-9, equal_nan=True).all():
                 return False
-            if positions and not np.isfinite(want).mean() > 0.5:
+            if n < len(found) and not np.isfinite(b).mean() > 0.5:
                 return False
-        return True
+    return True
 
-    def _states(self, positions: int) -> Values:
-        """The states after the first positions."""
-        out: dict[str, Array] = {}
-        for s in self.steps:
-            out[s.carry.name] = self._given(s, out, positions)
-        return out
 
-    def _given(self, s: Step, new: Values, positions: int) -> Array:
-        """What the first positions give to a state, under given values of the others."""
-        before = T.Binary("lt", T.Index(self.stream.axis), T.number(positions))
-        part = T.Select(before, s.part, T.Identity(s.carry.monoid))
-        return self._value(T.Fold((self.stream.axis,), s.carry.monoid, part), s, {}, new)
+def _old(s: Step) -> T.State:
+    return T.State(s.carry.name, s.carry.dtype, ())
 
-    def _value(self, t: Term, s: Step, old: Values, new: Values) -> Array:
-        """A term over the axes of the state, with old states and new values of the other states as numbers."""
-        values = {f"{kind}_{n}": v for kind, held in (("old", old), ("new", new)) for n, v in held.items()}
-        others = {c.update: self._var(f"new_{c.name}", c) for c in self.stream.carries if c is not s.carry}
-        own = {c.name: c for c in self.stream.carries}
 
-        def leaf(k: Term, kids: Sequence[Term]) -> Term:
-            if k in others:
-                return others[k]
-            if isinstance(k, T.State) and k.name in own:
-                return self._var(f"old_{k.name}", own[k.name])
-            if isinstance(k, Var):
-                return self._leaf(k)
-            return with_children(k, kids)
+def _states(found: Sequence[Step], axis: str, positions: int) -> dict[str, Term]:
+    """The states after the first positions."""
+    out: dict[str, Term] = {}
+    for s in found:
+        out[s.carry.name] = _given(s, found, axis, out, positions)
+    return out
 
-        order = (*sorted(self.state_axes[s.carry.name]), SAMPLE)
-        return evaluate(rebuilt([t], leaf)[0], self.axes, {}, order, True, values | self.numbers)
 
-    def _var(self, name: str, c: T.Carry) -> Var:
-        return Var(name, c.dtype, (*sorted(self.state_axes[c.name]), SAMPLE))
+def _given(s: Step, found: Sequence[Step], axis: str, new: Mapping[str, Term], positions: int) -> Term:
+    """What the first positions give to a state, under given values of the others."""
+    before = T.Binary("lt", T.Index(axis), T.number(positions))
+    part = T.Select(before, _placed(s.part, s, found, {}, new), T.Identity(s.carry.monoid))
+    return T.Fold((axis,), s.carry.monoid, part)
 
-    def _leaf(self, t: Var) -> Var:
-        """The variable in every sample, with random numbers for it."""
-        if t not in self.leaves:
-            axes = (*sorted(t.free), SAMPLE)
-            self.leaves[t] = Var(t.name, t.dtype, axes)
-            raw = self.rng.standard_normal([self.axes[a] for a in axes])
-            held = raw if is_float(t.dtype) else (raw > 0) if t.dtype == "bool" else (4 * raw).astype(np.int64)
-            self.numbers[self.leaves[t].name] = held
-        return self.leaves[t]
+
+def _placed(t: Term, s: Step, found: Sequence[Step], old: Mapping[str, Term], new: Mapping[str, Term]) -> Term:
+    """A term of a step over the old states and the new values of the other states, and variables of every sample."""
+    others = {o.carry.update: o.carry.name for o in found if o is not s}
+
+    def leaf(k: Term, kids: Sequence[Term]) -> Term:
+        if k in others:
+            return new.get(others[k], k)
+        if isinstance(k, T.State):
+            return old.get(k.name, k)
+        if isinstance(k, Var) and SAMPLE not in k.axes:
+            return Var(k.name, k.dtype, (*k.axes, SAMPLE))
+        return with_children(k, kids)
+
+    return rebuilt([t], leaf)[0]
+
+
+def _numbers(t: Var, axes: Mapping[str, int], rng: np.random.Generator) -> Array:
+    """Random numbers for a variable."""
+    raw = rng.standard_normal([axes[a] for a in t.axes])
+    return raw if is_float(t.dtype) else (raw > 0) if t.dtype == "bool" else (4 * raw).astype(np.int64)
