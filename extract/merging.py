@@ -23,6 +23,7 @@ from ir.ops import MONOIDS
 from ir.term import Term, Var
 from ir.term_interp import Evaluator
 
+Carries = tuple[T.Carry, ...]
 SAMPLE, SAMPLES = "sample", 16
 POSITIONS, BEFORE = 5, 3  # of a stream on numbers: all of them, and those before the step
 OTHER = 2  # extent of every other axis there
@@ -42,18 +43,22 @@ class Step:
         return self.moved is None and self.carry.monoid == "add" and self.part is T.number(1)
 
 
-@lru_cache(maxsize=512)
 def steps(stream: T.Stream) -> tuple[Step, ...] | None:
     """The steps of a stream's states, each after those it depends on; None where positions must be taken one by one."""
-    found = _shaped(stream)
-    right = found is not None and any(_agree(_of_any_inputs(stream, given)) for given in (True, False))
+    return _steps(stream.axis, stream.carries)
+
+
+@lru_cache(maxsize=512)
+def _steps(axis: str, carries: Carries) -> tuple[Step, ...] | None:
+    found = _shaped(axis, carries)
+    right = found is not None and any(_agree(axis, _of_any_inputs(carries, places)) for places in (True, False))
     return found if right else None
 
 
-def _shaped(stream: T.Stream) -> tuple[Step, ...] | None:
+def _shaped(axis: str, carries: Carries) -> tuple[Step, ...] | None:
     """The steps as the updates are written, which need not be right."""
-    new = {c.update: Var(f"new_{c.name}", c.dtype, ()) for c in stream.carries}
-    found = [_split(c, new, stream.axis) for c in stream.carries]
+    new = {c.update: Var(f"new_{c.name}", c.dtype, ()) for c in carries}
+    found = [_split(c, new, axis) for c in carries]
     known = [s for s in found if s is not None]
     if len(known) < len(found):
         return None
@@ -116,52 +121,47 @@ def _inside(s: Step) -> set[Term]:
 # ---- the test on numbers
 
 
-def _of_any_inputs(stream: T.Stream, places: bool) -> T.Stream:
-    """The stream over variables in place of values that do not depend on its states: one test serves all such streams.
+def _of_any_inputs(carries: Carries, places: bool) -> Carries:
+    """The states over variables in place of values that do not depend on them: one test serves all such streams.
 
     Those are what is read and what other sweeps give; with `places` also positions and conditions over coordinates, as
     the steps of most streams are right of any, wherever a piece of the stream begins and ends.
     """
-    own, known = {c.name: f"s{n}" for n, c in enumerate(stream.carries)}, dict[Term, Var]()
+    own, known = {c.name: f"s{n}" for n, c in enumerate(carries)}, dict[Term, Var]()
+    inner = {c.name for t in postorder(*carries) if isinstance(t, T.Stream) for c in t.carries}
 
     def leaf(t: Term, kids: Sequence[Term]) -> Term:
-        read = isinstance(t, T.Load | T.Scan | T.Stream | T.State)
+        read = isinstance(t, T.Load | T.Scan | T.Stream) or (isinstance(t, T.State) and t.name not in inner)
         place = places and bool(t.free) and isinstance(t, T.Index | T.Unary | T.Binary) and not is_float(t.dtype)
-        if (read or place) and t is not stream and not open_states(t) & own.keys():
+        if (read or place) and not open_states(t) & (own.keys() | inner):
             return known.setdefault(t, Var(f"leaf{len(known)}", t.dtype, tuple(sorted(t.free))))
-        match t:
-            case T.Stream() if t is stream:
-                return T.Stream(t.axis, tuple(k for k in kids if isinstance(k, T.Carry)), "s0")
-            case T.Carry(name, monoid, _) if name in own:
-                return T.Carry(own[name], monoid, kids[0])
-            case T.State(name, dtype, axes) if name in own:
-                return T.State(own[name], dtype, axes)
+        if isinstance(t, T.State):
+            return T.State(own.get(t.name, t.name), t.dtype, t.axes)
         return with_children(t, kids)
 
-    (found,) = rebuilt([stream], leaf)
-    assert isinstance(found, T.Stream)
-    return found
+    updates = rebuilt([c.update for c in carries], leaf)
+    return tuple(T.Carry(own[c.name], c.monoid, t) for c, t in zip(carries, updates, strict=True))
 
 
 @lru_cache(maxsize=512)
-def _agree(stream: T.Stream) -> bool:
-    """Whether the steps of a stream over variables are right on numbers.
+def _agree(axis: str, carries: Carries) -> bool:
+    """Whether the steps of states over variables are right on numbers.
 
     They are where every state, moved from its value after some positions to the last values of the others, is what these
     positions give under the last values.
     """
-    found = _shaped(stream)
+    found = _shaped(axis, carries)
     if found is None:
         return False
-    last = _states(found, stream.axis, POSITIONS)
+    last = _states(found, axis, POSITIONS)
     pairs = [
-        (_placed(_old(s) if s.moved is None else s.moved, s, found, old, last), _given(s, found, stream.axis, last, k))
-        for k, old in ((k, _states(found, stream.axis, k)) for k in (BEFORE, 0))
+        (_placed(_old(s) if s.moved is None else s.moved, s, found, old, last), _given(s, found, axis, last, k))
+        for k, old in ((k, _states(found, axis, k)) for k in (BEFORE, 0))
         for s in found
     ]
     roots = [t for pair in pairs for t in pair]
     axes = {a: OTHER for t in postorder(*roots) for a in (*t.free, *getattr(t, "axes", ()))}
-    axes |= {stream.axis: POSITIONS, SAMPLE: SAMPLES}
+    axes |= {axis: POSITIONS, SAMPLE: SAMPLES}
     rng = np.random.default_rng(1)
     numbers = {t.name: _numbers(t, axes, rng) for t in postorder(*roots) if isinstance(t, Var)}
     with np.errstate(all="ignore"):

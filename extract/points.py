@@ -51,8 +51,9 @@ class Point:
 
     def tiled(self, axis: str, tile: int) -> Point:
         """The point with another tile of one axis."""
-        tiles = {a: n for a, n in (dict(self.tiles) | {axis: tile}).items() if n > 1}
-        return replace(self, tiles=tuple(sorted(tiles.items()))).with_vector(self.vector_axis, self.vector)
+        rest = [item for item in self.tiles if item[0] != axis]
+        tiles = tuple(sorted([*rest, (axis, tile)])) if tile > 1 else tuple(rest)
+        return replace(self, tiles=tiles).with_vector(self.vector_axis, self.vector)
 
     def with_vector(self, axis: str, vector: int) -> Point:
         """The point with a vector along an axis, as far as its tile reaches."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from extract.facts import swept
 from extract.sweep_cost import SweepCost
@@ -21,6 +22,8 @@ FOLD_THREADS = {"lanes": 32, "serial": 1}
 """Per way of folding: the threads that may share a fold; all of them where it is not named."""
 STAGED_BYTES = 32768
 """The largest tile that a load brings into its layout through shared memory."""
+STORE_WEIGHT = 4
+"""The say of a store in which axis has neighbouring lanes, beside that of a load."""
 PLACE_BYTES = 8
 """A position that a stream keeps beside a value."""
 
@@ -67,6 +70,26 @@ class SharingCost(SweepCost):
     scans: Sequence[tuple[frozenset[str], frozenset[str]]]
     exchanges: Sequence[Exchange]
     beside: Mapping[str, frozenset[str]]
+
+    @cached_property
+    def nearest(self) -> dict[str, float]:
+        """The shortest stride with which an access walks along each axis."""
+        steps = [(a, step) for access in self.accesses for a, step in access.strides.items()]
+        return {a: min((n for b, n in steps if a == b), default=math.inf) for a in self.roles.order}
+
+    def thread_order(self, axes: Mapping[str, TileAxis], times: Sequence[int] = ()) -> list[str]:
+        """Axes from the first to get threads: that along which most is moved side by side, then those that stay apart.
+
+        Loads count once, or so many `times`.
+        """
+        votes = dict.fromkeys(self.roles.order, 0)
+        for n, access in enumerate(self.accesses):
+            if access.contiguous is not None:
+                weight = (times[n] if times else 1) if n < len(self.loads) else STORE_WEIGHT
+                votes[access.contiguous] += weight * math.prod(axes[a].tile for a in access.axes)
+        place = {a: k for k, a in enumerate(self.roles.order)}
+        near = sorted(place, key=lambda a: (-votes[a], self.nearest[a], -place[a]))
+        return near[:1] + sorted(near[1:], key=self.roles.swept.__contains__)
 
     def dealt(
         self,
@@ -146,10 +169,6 @@ class SharingCost(SweepCost):
         order = self.thread_order(c.axes, [self.loaded(n, c) for n in range(len(self.loads))])
         return Tiles(c.axes, choice, order, self.dealt(order, c.axes, choice, self.beside))
 
-    def thread_order(self, axes: Mapping[str, TileAxis], times: Sequence[int] = ()) -> list[str]:
-        """Axes from the first to get threads."""
-        raise NotImplementedError
-
     def most_exchanged_bytes(self, c: Tiles) -> int:
         """At least `exchanged_bytes`: a slot for each register of every thread, and what may change its layout."""
         each = sum(
@@ -167,7 +186,7 @@ class SharingCost(SweepCost):
         """What threads exchange, with the bytes of a partial result: in a stream, of each that a pair becomes."""
         for e in self.exchanges:
             both = e.value_bytes + e.place_bytes
-            if not any(c.axes[a].role == "stream" for a in e.over):
+            if e.over.isdisjoint(c.streams):
                 yield e, both
             elif e.scans:
                 both += e.value_bytes if e.place_bytes else 0

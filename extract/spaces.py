@@ -23,7 +23,7 @@ from functools import cached_property
 
 from extract.climbing import CLIMBS, FEW_SEEDS, FOLDING, MOST_THREADS, SEED_CLUSTERS, explored, seeds, staged_points
 from extract.points import Point, apart, point
-from extract.roles import cluster, is_fallback, listed_tiles, padded, pieces, threads, tile_axis
+from extract.roles import cluster, is_fallback, listed_tiles, padded, pieces, threads
 from extract.splits import split_axis, split_counts, streamed
 from extract.staging import unstaged
 from extract.subject import Subject
@@ -94,15 +94,18 @@ class Space:
 
 
 class Rules:
-    """What makes a line legal for the first of the kernels that it launches, and what all of them cost."""
+    """What makes a line legal for the first of the kernels that it launches, and what all of them cost.
 
-    def __init__(self, subject: Subject, count: int = 1, cluster: int = 1) -> None:
-        self.subject, self.pieces = subject, count
+    `before` are those of another number of pieces.
+    """
+
+    def __init__(self, subject: Subject, count: int = 1, cluster: int = 1, before: Rules | None = None) -> None:
+        self.subject, self.pieces, self.before = subject, count, before
         first, *self.later = subject.pieces(count, cluster)
         self.axes, self.first = first.axes, first
         self.blocks_axis = next(iter(first.axes.keys() - subject.axes.keys()), "")
         self.parts = tuple(PartCost(p, first.buffers, first.axes, subject.machine) for p in first.kernel.parts)
-        self.programs: dict[Point, TileProgram] = {}
+        self.programs: dict[tuple[tuple[str, int], ...], TileProgram] = {}
 
     @cached_property
     def sweeps(self) -> bool:
@@ -117,9 +120,21 @@ class Rules:
     @cached_property
     def later_us(self) -> float:
         """The modelled time of the kernels after the first, each under its best line."""
-        subjects = (Subject(p.kernel, p.buffers, p.axes, self.subject.machine) for p in self.later)
-        launch = self.subject.machine.launch_us
-        return sum(launch + min(explored(r, seeds(r, *FEW_SEEDS), 1).values()) for r in map(Rules, subjects))
+        return sum(self.subject.machine.launch_us + min(priced.values()) for priced in self.later_priced)
+
+    @cached_property
+    def later_priced(self) -> list[dict[Point, float]]:
+        """Of each kernel after the first the points that are priced: near the best of another number of pieces."""
+        known = self.before.later_priced if self.before is not None else []
+        out = []
+        for n, p in enumerate(self.later):
+            rules = Rules(Subject(p.kernel, p.buffers, p.axes, self.subject.machine))
+            near = _ranked(known[n], rules.sweeps)[:CLIMBS] if n < len(known) else []
+            priced = {p: rules.us(p) for p in map(rules.fitted, near)}
+            if not any(us < math.inf for us in priced.values()):
+                priced = explored(rules, seeds(rules, *FEW_SEEDS), 1)
+            out.append(priced)
+        return out
 
     def checked(self, line: Schedule) -> Schedule:
         """The line in canonical spelling; raises `IRError` with the reason where it is not legal."""
@@ -183,20 +198,22 @@ class Rules:
         wish = staging(p.line())
         if wish is None:
             return None
-        alike = replace(p, pieces=1, stage="", store="")  # neither changes the tile program
-        if alike not in self.programs:
+        if p.tiles not in self.programs:
+            line, exact = Point(LANES, p.tiles).line(), True  # nothing else changes what a tile program loads
             try:
-                self.programs[alike] = tile_program(self.first.kernel, self.first.buffers, self.axes, alike.line())
+                self.programs[p.tiles] = tile_program(
+                    self.first.kernel, self.first.buffers, self.axes, line, exact
+                )
             except IRError as e:  # a sweep whose positions must be taken one by one under such tiles
                 return str(e)
-        program = self.programs[alike]
+        program = self.programs[p.tiles]
         tiles = [part.laid_out(self.tiles(part, p)) for part in self.parts]
         return unstaged(program, tiles, wish, self.subject.machine, self.exchanged_bytes(p))
 
     def tiles(self, part: PartCost, p: Point) -> Tiles:
         """The tiles of a part; raises where a tile is illegal."""
         sizes = dict(p.tiles)
-        axes = {a: tile_axis(a, self.axes[a], sizes.get(a, 1), part.roles) for a in part.roles.order}
+        axes = {a: part.axis(a, sizes.get(a, 1)) for a in part.roles.order}
         vector, along = (p.vector, p.vector_axis) if p.vector_axis in axes else (1, None)
         unit, stage = (p.units, self.blocks_axis), staging(p.line()) if p.stage else None
         return part.tiles(axes, Choice(p.threads, vector, along, p.reduce, p.cluster, *unit, stage))
@@ -206,8 +223,6 @@ class Rules:
         total, blocks, shared, most = self.later_us, 0, 0, self.subject.machine.smem_bytes_per_block
         for part in self.parts:
             tiles = self.tiles(part, p)
-            if part.words(tiles) > part.most_words(tiles):
-                return math.inf
             shared += part.exchanged_bytes(tiles, most)
             total += part.us(tiles)
             blocks += tiles.count(part.roles.grid) * p.cluster
@@ -297,9 +312,10 @@ def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:
     """Points that split the sweeps of a kernel that has so many blocks when it is whole, with their times."""
     axis = split_axis(subject.kernel, subject.buffers, subject.axes)
     found: dict[Point, float] = {}
+    rules: Rules | None = None
     for count in () if axis is None else split_counts(subject.axes[axis], blocks, subject.machine.sms):
         try:
-            rules = Rules(subject, count)
+            rules = Rules(subject, count, before=rules)
         except IRError:  # no pieces over merged results
             continue
         near = _ranked(found, True)[:CLIMBS]

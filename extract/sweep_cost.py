@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from extract.roles import Roles
 from extract.staging import shared_bytes
@@ -25,27 +26,31 @@ class SweepCost:
     use: Sequence[tuple[bool, bool]]
     sweeps: Mapping[str, int]
 
+    @cached_property
+    def accesses(self) -> list[Access]:
+        """All loads and stores."""
+        return [*self.loads, *self.stores]
+
     def loaded(self, n: int, c: Tiles) -> int:
         """How many sweeps load what the n-th load does."""
         (folded, written), axes = self.use[n], self.loads[n].axes
-        for_results = any(c.axes[a].role == "stream" for a in axes & self.roles.written)
+        for_results = not self.roles.written.isdisjoint(axes & c.streams.keys())
         return max(1, self.repeats(axes, c) - (for_results and not written)) if folded else 1
 
     def repeats(self, axes: frozenset[str], c: Tiles) -> int:
         """How many sweeps use a value over these axes again, where one of them is streamed."""
-        return max((self.sweeps[a] for a in axes if c.axes[a].role == "stream"), default=1)
+        return max([self.sweeps[a] for a in c.streams if a in axes], default=1)
 
     def chain(self, c: Tiles) -> int:
         """Steps of streams that follow one another in a block, and one for what is outside of them."""
-        streams = [a for a in c.axes.values() if a.role == "stream"]
-        return 1 + math.prod(a.tiles for a in streams) * max((self.sweeps[a.name] for a in streams), default=0)
+        return 1 + math.prod(c.streams.values()) * max([self.sweeps[a] for a in c.streams], default=0)
 
     # ---- loads that go through shared memory
 
     def staged(self, n: int, c: Tiles) -> bool:
         """Whether the n-th load goes through shared memory, as far as strides tell."""
         wish, access = c.choice.staging, self.loads[n]
-        if wish is None or access.clamped or not any(c.axes[a].role == "stream" for a in access.axes):
+        if wish is None or access.clamped or access.axes.isdisjoint(c.streams):
             return False
         own = wish.how == "bulk" or c.sharing(access.axes)[0] == c.choice.threads
         stored = any(access.buffer.name == s.buffer.name for s in self.stores)
@@ -76,7 +81,7 @@ class SweepCost:
         wish, chain = c.choice.staging, self.chain(c)
         if wish is None or not all(self.staged(n, c) for n, a in enumerate(self.loads) if c.steps(a.axes) > 1):
             return chain
-        sweeps = max((self.sweeps[a.name] for a in c.axes.values() if a.role == "stream"), default=1)
+        sweeps = max([self.sweeps[a] for a in c.streams], default=1)
         once = (chain - 1) / max(1, sweeps)
         first = once / max(1, wish.depth - 1) if wish.how else once
         return 1 + first + once * (sweeps - 1) * (KEPT_STEP if wish.kept else 1 / max(1, wish.depth - 1))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from extract.facts import passes, swept
-from extract.roles import Roles, roles, strides
+from extract.roles import Roles, roles, strides, tile_axis
 from extract.sharing_cost import SharingCost, exchanges
 from extract.tiles import VECTOR_BYTES, Access, Choice, Tiles
 from extract.warps import LINE_BYTES, Request, request
@@ -26,8 +26,6 @@ QUOTIENTS = ("recip", "sigmoid")
 CHEAP = ("neg", "abs", "not", "invert", "isnan")
 NEAR_BYTES = 65536
 """The largest buffer that the first cache of every multiprocessor keeps for its blocks."""
-STORE_WEIGHT = 4
-"""The say of a store in which axis has neighbouring lanes, beside that of a load."""
 MOST_WORDS = 136
 """Register words that the tiles of one thread may hold; larger tiles spill."""
 ISSUE_WARPS = 8
@@ -56,6 +54,8 @@ class PartCost(SharingCost):
 
     def __init__(self, part: Part, buffers: Sequence[Buffer], axes: Mapping[str, int], machine: Machine) -> None:
         self.part, self.extents, self.machine = part, axes, machine
+        self.tile_axes: dict[tuple[str, int], TileAxis] = {}
+        self.orders: dict[tuple[int, ...], Sequence[str]] = {}
         by_name = {b.name: b for b in buffers}
         self.roles: Roles = roles(part, buffers)
         roots = [t for s in part.stores for t in (*s.index, s.value)]
@@ -102,21 +102,10 @@ class PartCost(SharingCost):
         }
 
     @cached_property
-    def accesses(self) -> list[Access]:
-        """All loads and stores."""
-        return [*self.loads, *self.stores]
-
-    @cached_property
     def least_us(self) -> float:
         """The time in which memory moves every buffer once."""
         sizes = {a.buffer.name: a.buffer.bytes for a in self.accesses}
         return sum(sizes.values()) / self.machine.copy_bytes_per_s * 1e6
-
-    @cached_property
-    def nearest(self) -> dict[str, float]:
-        """The shortest stride with which an access walks along each axis."""
-        steps = [(a, step) for access in self.accesses for a, step in access.strides.items()]
-        return {a: min((n for b, n in steps if a == b), default=math.inf) for a in self.roles.order}
 
     @cached_property
     def near(self) -> list[str]:
@@ -141,9 +130,19 @@ class PartCost(SharingCost):
     def _distinct(self, kept: Callable[[str], bool]) -> list[Access]:
         return list({(a.buffer.name, a.axes): a for a in self.loads if kept(a.buffer.name)}.values())
 
+    def axis(self, name: str, tile: int) -> TileAxis:
+        """An axis with a tile of that size; raises where the tile is illegal."""
+        found = self.tile_axes.get((name, tile))
+        if found is None:
+            found = self.tile_axes[name, tile] = tile_axis(name, self.extents[name], tile, self.roles)
+        return found
+
     def tiles(self, axes: Mapping[str, TileAxis], choice: Choice) -> Tiles:
         """The tiles of a choice, whose threads go along the axes in the order of `thread_order`."""
-        order = self.thread_order(axes)
+        key = tuple(a.tile for a in axes.values())
+        order = self.orders.get(key)
+        if order is None:
+            order = self.orders[key] = self.thread_order(axes)
         return Tiles(axes, choice, order, self.dealt(order, axes, choice))
 
     def words(self, c: Tiles) -> int:
@@ -174,7 +173,7 @@ class PartCost(SharingCost):
 
     def carried(self, c: Tiles) -> int:
         """Register words of states that a stream has for every position which a thread takes at a step."""
-        return sum(n for axis, axes in self.states if c.axes[axis].role == "stream" and (n := c.held(axes)) > 1)
+        return sum(n for axis, axes in self.states if axis in c.streams and (n := c.held(axes)) > 1)
 
     def loaded_words(self, access: Access, c: Tiles) -> int:
         """Register words that a load fills; elements that come one by one are not packed."""
@@ -196,19 +195,24 @@ class PartCost(SharingCost):
         """Register words that the tiles of a thread may take."""
         return min(MOST_WORDS, self.machine.registers_per_sm // c.choice.block - KEPT_WORDS)
 
-    def resident(self, c: Tiles) -> int:
-        """Blocks that a multiprocessor holds at a time."""
+    def resident(self, c: Tiles, words: int) -> int:
+        """Blocks that a multiprocessor holds at a time, whose threads keep so many register words of tiles."""
         m, block = self.machine, c.choice.block
-        warps = resident_warps(m.registers_per_sm, -(-(self.words(c) + KEPT_WORDS) // 8) * 8)
+        warps = resident_warps(m.registers_per_sm, -(-(words + KEPT_WORDS) // 8) * 8)
         most = m.smem_bytes_per_sm // (self.shared_bytes(c) + RESERVED_BYTES) if c.choice.staging else 32
         return max(1, min(m.threads_per_sm // block, warps * LANES // block, most, 32))
 
     def us(self, c: Tiles) -> float:
-        """The modelled time: traffic, instructions and latency, which hide behind one another as blocks share a place."""
-        m, rates = self.machine, self.machine.rates
-        blocks = math.prod(c.axes[a].tiles for a in self.roles.grid)
+        """The modelled time: traffic, instructions and latency, which hide behind one another as blocks share a place.
+
+        Infinite where a thread has too few registers.
+        """
+        m, rates, words = self.machine, self.machine.rates, self.words(c)
+        if words > self.most_words(c):
+            return math.inf
+        blocks = c.count(self.roles.grid)
         share = max(blocks, 1) * c.working / m.sms
-        busy, resident = min(1.0, share), self.resident(c)
+        busy, resident = min(1.0, share), self.resident(c, words)
         together = min(resident, max(share, 1.0))
         waves = share / resident
         waves = max(1.0, waves + (math.ceil(waves) - waves) / 2)
@@ -240,7 +244,7 @@ class PartCost(SharingCost):
         hidden: float = (moved**order + (issue * instructions) ** order + earlier**order) ** (1 / order)
         # nothing hides how long the last wave waits for its last step, and what its threads share at the end
         total = max(hidden + last + issue * exchange / waves, blocks * c.choice.cluster * rates.block_us)
-        spare = 0.0 if self.roles.swept else max(0.0, math.log2(max(1, self.words(c)) / MAP_WORDS))
+        spare = 0.0 if self.roles.swept else max(0.0, math.log2(max(1, words) / MAP_WORDS))
         clustered = math.log2(c.choice.cluster) if waves > 1 else 0.0
         return (rates.start_us + total) * (1 + rates.spare * spare + rates.clustered * clustered)
 
@@ -253,7 +257,7 @@ class PartCost(SharingCost):
             loads = n < len(self.loads)
             sweeps = self.fetched(n, c) if loads else 1
             steps, held = c.steps(access.axes) * sweeps, c.held(access.axes)
-            touched = self.request(access, c, loads)
+            touched, width = self.request(access, c, loads), self.width(access, c)
             once = blocks * c.steps(access.axes) * c.elements(access.axes) * access.element_bytes * touched.waste
             again = (sweeps - 1) * self.missed(access, c, min(blocks, m.sms * resident / c.choice.cluster))
             # what lies in one tile comes once, however often it is loaded
@@ -264,12 +268,10 @@ class PartCost(SharingCost):
             traffic[key] = max(traffic[key], min(once * sweeps, shared))
             moved = min(access.buffer.bytes, once) * (1 + again) * self.scatter(access, c, touched)
             memory[place] = max(memory[place], moved)
-            accesses = rates.access * -(-held // self.width(access, c))
+            accesses = rates.access * -(-held // width)
             accesses += rates.line * touched.spare_lines * -(-held // self.run(access, c))
             if loads and self.staged(n, c):  # what is stored in shared memory is read from there
-                instructions += (
-                    c.steps(access.axes) * self.loaded(n, c) * rates.access * -(-held // self.width(access, c))
-                )
+                instructions += c.steps(access.axes) * self.loaded(n, c) * rates.access * -(-held // width)
             instructions += steps * (accesses + rates.widened * held * (access.element_bytes == 2))
         return sum(memory.values()), sum(traffic.values()), instructions
 
@@ -278,25 +280,11 @@ class PartCost(SharingCost):
         tile = c.elements(access.axes) * c.steps(access.axes) * access.element_bytes
         return min(1.0, at_a_time * tile / self.machine.l2_bytes)
 
-    def thread_order(self, axes: Mapping[str, TileAxis], times: Sequence[int] = ()) -> list[str]:
-        """Axes from the first to get threads: that along which most is moved side by side, then those that stay apart.
-
-        Loads count once, or so many `times`.
-        """
-        votes = dict.fromkeys(self.roles.order, 0)
-        for n, access in enumerate(self.accesses):
-            if access.contiguous is not None:
-                weight = (times[n] if times else 1) if n < len(self.loads) else STORE_WEIGHT
-                votes[access.contiguous] += weight * math.prod(axes[a].tile for a in access.axes)
-        place = {a: k for k, a in enumerate(self.roles.order)}
-        near = sorted(place, key=lambda a: (-votes[a], self.nearest[a], -place[a]))
-        return near[:1] + sorted(near[1:], key=self.roles.swept.__contains__)
-
     def request(self, access: Access, c: Tiles, loads: bool) -> Request:
         """What a warp touches at once; a load whose neighbours lie in other warps changes its layout in shared memory."""
         size = access.element_bytes
         digits = (self.turned(access, c) if loads else None) or c.digits
-        steps = [(d.lanes, d.run * access.strides.get(a, 0) * size) for a, d in digits.items()]
+        steps = [(digits[a].lanes, digits[a].run * n * size) for a, n in access.strides.items()]
         return request(self.run(access, c) * size, steps)
 
     def run_bytes(self, access: Access, c: Tiles) -> int:

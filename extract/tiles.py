@@ -31,7 +31,7 @@ class Access:
     clamped: frozenset[str] = frozenset()
     index: tuple[Term, ...] = ()
 
-    @property
+    @cached_property
     def element_bytes(self) -> int:
         return DTYPES[self.buffer.dtype].bytes
 
@@ -63,7 +63,7 @@ class Choice:
     pieces: str = ""
     staging: Staging | None = None
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """Threads that work on a tile, which is that of a whole cluster."""
         return self.block * self.cluster
@@ -83,40 +83,57 @@ class Tiles:
     digits: Mapping[str, Digits]
     _held: dict[frozenset[str], int] = field(default_factory=dict)
     _elements: dict[frozenset[str], int] = field(default_factory=dict)
+    _steps: dict[frozenset[str], int] = field(default_factory=dict)
+
+    @cached_property
+    def streams(self) -> Mapping[str, int]:
+        """The steps of each axis that is streamed."""
+        return {a.name: a.tiles for a in self.axes.values() if a.role == "stream"}
+
+    @cached_property
+    def registers(self) -> Mapping[str, int]:
+        """The elements of a tile that one thread has along each axis."""
+        return {a: d.registers(self.axes[a].tile) for a, d in self.digits.items()}
 
     @cached_property
     def working(self) -> int:
         """Blocks of a cluster that have a part of the tile of their own; the others do what these do."""
-        return max(1, math.prod(d.count for d in self.digits.values()) // self.choice.block)
+        return max(1, math.prod([d.count for d in self.digits.values()]) // self.choice.block)
 
     def elements(self, axes: frozenset[str]) -> int:
         """Positions of one tile over the axes, without those past an extent."""
-        if axes not in self._elements:
-            self._elements[axes] = math.prod([max(1, min(self.axes[a].tile, self.axes[a].extent)) for a in axes])
-        return self._elements[axes]
+        found = self._elements.get(axes)
+        if found is None:
+            found = math.prod([self.axes[a].covered for a in axes])
+            self._elements[axes] = found
+        return found
 
     def count(self, axes: Iterable[str]) -> int:
         """Tiles that cover the axes."""
-        return math.prod(self.axes[a].tiles for a in axes)
+        return math.prod([self.axes[a].tiles for a in axes])
 
     def held(self, axes: frozenset[str]) -> int:
         """Elements of such a tile in one thread."""
-        if axes not in self._held:
-            self._held[axes] = math.prod([self.digits[a].registers(self.axes[a].tile) for a in axes])
-        return self._held[axes]
+        found = self._held.get(axes)
+        if found is None:
+            found = self._held[axes] = math.prod([self.registers[a] for a in axes])
+        return found
 
     def sharing(self, axes: Iterable[str]) -> tuple[int, int]:
         """Threads that lie along the axes, and those of them that are lanes of a warp."""
         found = [self.digits[a] for a in axes]
-        return math.prod(d.count for d in found), math.prod(d.lanes for d in found)
+        return math.prod([d.count for d in found]), math.prod([d.lanes for d in found])
 
     def run(self, axes: Iterable[str]) -> int:
         """Elements that a thread holds side by side of a tile over the axes."""
         return math.prod(self.digits[a].run for a in axes)
 
-    def steps(self, axes: Iterable[str]) -> int:
+    def steps(self, axes: frozenset[str]) -> int:
         """Steps of the streams over the streamed ones among the axes."""
-        return math.prod(self.axes[a].tiles for a in axes if self.axes[a].role == "stream")
+        found = self._steps.get(axes)
+        if found is None:
+            found = self._steps[axes] = math.prod([n for a, n in self.streams.items() if a in axes])
+        return found
 
 
 def aligned(buffer: Buffer, index: Sequence[Term], axis: TileAxis, most: int) -> int:

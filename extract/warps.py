@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 LANES = 32
 SECTOR_BYTES, LINE_BYTES = 32, 128
@@ -26,7 +26,7 @@ class Digits:
         """Threads before the next axis."""
         return self.before * self.count
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """Lanes of one warp along the axis."""
         return self.within(LANES)
@@ -59,11 +59,20 @@ def dealt(
         if beside is not None:
             start = max((d.end for a, d in out.items() if a in beside[axis]), default=1)
         most = min(most, unit // start) if start < unit else most
-        fit = [d for d in _counts(start, threads, block) if d <= most]
-        wanted = -(-tile // run)
-        out[axis] = Digits(start, next((d for d in fit if d >= wanted), fit[-1]), run)
+        out[axis] = _digits(start, _fitting(start, threads, block, most, -(-tile // run)), run)
         start *= out[axis].count
     return out
+
+
+_digits = lru_cache(maxsize=4096)(Digits)
+"""Digits whose lanes are counted once."""
+
+
+@lru_cache(maxsize=4096)
+def _fitting(start: int, threads: int, block: int, most: int, wanted: int) -> int:
+    """The fewest of up to `most` threads that reach a wanted number, or else the most."""
+    fit = [d for d in _counts(start, threads, block) if d <= most]
+    return next((d for d in fit if d >= wanted), fit[-1])
 
 
 @lru_cache(maxsize=1024)
@@ -103,7 +112,7 @@ class Request:
 def request(run: int, steps: Sequence[tuple[int, int]]) -> Request:
     """The request of a warp whose lanes each want `run` bytes, with (lanes, bytes from one to the next) of its digits."""
     apart = sorted((step, n) for n, step in steps if step and n > 1)
-    useful = run * math.prod(n for _, n in apart)
+    useful = run * math.prod([n for _, n in apart])
     return Request(useful, _touched(run, apart, SECTOR_BYTES), _touched(run, apart, LINE_BYTES))
 
 

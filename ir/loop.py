@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ir.dtype import DTYPES, DType
 from ir.node import IRError
@@ -32,7 +33,7 @@ class Buffer:
         """Number of elements."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Bytes of all elements, each counted once."""
         return self.size * DTYPES[self.dtype].bytes

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ir.dtype import DType, compute_type
 from ir.loop import Buffer
@@ -33,10 +34,15 @@ class TileAxis:
     role: str
     tile: int
 
-    @property
+    @cached_property
     def tiles(self) -> int:
         """Number of tiles that cover the axis."""
         return -(-self.extent // self.tile)
+
+    @cached_property
+    def covered(self) -> int:
+        """Positions of the first tile that are of the axis, at least 1."""
+        return max(1, min(self.tile, self.extent))
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,8 @@ def test_few_blocks_fit_beside_a_kept_row():
     p = point(parse_schedule("WORK=t256 TILE=b:2048/v4 STAGE=shared"))
     part = rules.parts[0]
     assert part.shared_bytes(rules.tiles(part, p)) == 4 * 32768
-    assert part.resident(rules.tiles(part, p)) == 1
+    tiles = rules.tiles(part, p)
+    assert part.resident(tiles, part.words(tiles)) == 1
 
 
 def test_the_modelled_shared_memory_is_that_of_the_kernel():
