@@ -19,7 +19,8 @@ LEAST_THREADS, MOST_THREADS = 64, 1024
 SEED_THREADS, SEED_ELEMENTS, SEED_CUTS, SEED_CLUSTERS = (128, 512), (1, 4, 16, 64), (0, 2, 4, 6), (4, 8)
 FEW_SEEDS = (1, 16), (0, 2)
 """Elements and cuts where a merge is only to be priced."""
-CLIMBS, MOST_STEPS = 4, 24
+CLIMBS, MOST_STEPS, MOST_POINTS = 4, 24, 400
+"""Starts from which the model is climbed, steps of a climb, and points after which none goes on."""
 STAGES = ("shared+async/d3", "shared", "shared+bulk"), ("async/d3", "async/d4", "bulk/d3", "bulk/d4")
 """The ways through shared memory that are listed, of which those in a row go well with the same tiles."""
 STAGED_THREADS, STAGED_VECTORS = (256, 512, 1024), (1, 2, 4)
@@ -88,6 +89,8 @@ def _climb(start: Point, rules: Priced, priced: dict[Point, float]) -> None:
     """Price the neighbours of a point, go to the best, and so on while it is better."""
     here = start
     for _ in range(MOST_STEPS):
+        if len(priced) > MOST_POINTS:
+            return
         around = list(_neighbours(here, rules))
         for p in around:
             if p not in priced:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -42,8 +43,8 @@ class Exchange:
     scans: bool = False
 
 
-def exchanges(nodes: Iterable[Term], axes: Mapping[str, int]) -> list[Exchange]:
-    """One for each fold and scan among some terms, and for each state of their streams."""
+def exchanges(nodes: Iterable[Term], axes: Mapping[str, int]) -> Counter[Exchange]:
+    """How many of each there are: one for each fold and scan among some terms, and for each state of their streams."""
     out: dict[Term, Exchange] = {}
     for t in nodes:
         over = frozenset(swept(t))
@@ -56,19 +57,19 @@ def exchanges(nodes: Iterable[Term], axes: Mapping[str, int]) -> list[Exchange]:
                 place_bytes = DTYPES[place].bytes if MONOIDS[monoid].pair else 0
                 scans = isinstance(t, T.Scan)
                 out[t] = Exchange(t.free - over, over, DTYPES[compute_type(x.dtype)].bytes, place_bytes, scans)
-    return list(out.values())
+    return Counter(out.values())
 
 
 class SharingCost(SweepCost):
-    """The folds and scans of a part under tile sizes.
+    """The folds and scans of a part under tile sizes: how many there are with results over the same axes, over the same.
 
     `beside` gives of each axis those that some value has with it.
     """
 
     machine: Machine
-    folds: Sequence[tuple[frozenset[str], frozenset[str]]]
-    scans: Sequence[tuple[frozenset[str], frozenset[str]]]
-    exchanges: Sequence[Exchange]
+    folds: Mapping[tuple[frozenset[str], frozenset[str]], int]
+    scans: Mapping[tuple[frozenset[str], frozenset[str]], int]
+    exchanges: Mapping[Exchange, int]
     beside: Mapping[str, frozenset[str]]
 
     @cached_property
@@ -121,31 +122,39 @@ class SharingCost(SweepCost):
     def exchange(self, c: Tiles) -> tuple[float, float]:
         """Instructions of a thread, and the time it waits, for the folds that threads share."""
         instructions = us = 0.0
-        rates, block = self.machine.rates, c.choice.block
+        rates = self.machine.rates
         between = [folded for _, folded in self.folds if folded and all(a == c.choice.pieces for a in folded)]
         us += rates.exchange_cluster_us if between else 0.0  # all at once, and folded by each thread alone
-        for kept, folded in (*self.folds, *self.scans):
-            if folded in between:
-                continue
-            sharing, lanes = c.sharing(folded)
-            results, steps = float(c.held(kept)), 1
-            if (kept, folded) in self.scans:  # at every step
-                steps = c.steps(folded)
-                results *= rates.scan * c.held(folded) / c.run(folded) * steps
-            instructions += results * rates.shuffle * math.log2(lanes)
-            if sharing > lanes:
-                here, places = min(sharing, block), c.sharing(kept)[1]
-                instructions += results * rates.slot * here / lanes * conflicts(places, sharing // lanes)
-                us += steps * rates.exchange_block_us * (1 + block / 2048)
-                if sharing > block:
-                    blocks = sharing // block
-                    far = results / here * blocks + rates.meeting / block
-                    instructions += (
-                        results * blocks * rates.slot * conflicts(places, c.held(kept)) + rates.remote * far
-                    )
-                    us += steps * rates.exchange_cluster_us
-            elif sharing > 1:
-                us += steps * rates.exchange_lanes_us
+        for scans, found in ((False, self.folds), (True, self.scans)):
+            for (kept, folded), count in found.items():
+                if folded in between:
+                    continue
+                more, wait = self.shared(kept, folded, scans, c)
+                instructions += count * more
+                us += count * wait
+        return instructions, us
+
+    def shared(self, kept: frozenset[str], folded: frozenset[str], scans: bool, c: Tiles) -> tuple[float, float]:
+        """The instructions of a thread, and the time it waits, for one fold or scan."""
+        instructions = us = 0.0
+        rates, block = self.machine.rates, c.choice.block
+        sharing, lanes = c.sharing(folded)
+        results, steps = float(c.held(kept)), 1
+        if scans:  # at every step
+            steps = c.steps(folded)
+            results *= rates.scan * c.held(folded) / c.run(folded) * steps
+        instructions += results * rates.shuffle * math.log2(lanes)
+        if sharing > lanes:
+            here, places = min(sharing, block), c.sharing(kept)[1]
+            instructions += results * rates.slot * here / lanes * conflicts(places, sharing // lanes)
+            us += steps * rates.exchange_block_us * (1 + block / 2048)
+            if sharing > block:
+                blocks = sharing // block
+                far = results / here * blocks + rates.meeting / block
+                instructions += results * blocks * rates.slot * conflicts(places, c.held(kept)) + rates.remote * far
+                us += steps * rates.exchange_cluster_us
+        elif sharing > 1:
+            us += steps * rates.exchange_lanes_us
         return instructions, us
 
     # ---- shared memory
@@ -183,17 +192,17 @@ class SharingCost(SweepCost):
         return each * c.choice.threads * (1 + (c.choice.cluster > 1)) + turned
 
     def exchanged(self, c: Tiles) -> Iterator[tuple[Exchange, int]]:
-        """What threads exchange, with the bytes of a partial result: in a stream, of each that a pair becomes."""
-        for e in self.exchanges:
-            both = e.value_bytes + e.place_bytes
+        """What threads exchange, with the bytes of a partial result of each: in a stream, of all that a pair becomes."""
+        for e, count in self.exchanges.items():
+            both = count * (e.value_bytes + e.place_bytes)
             if e.over.isdisjoint(c.streams):
                 yield e, both
             elif e.scans:
-                both += e.value_bytes if e.place_bytes else 0
+                both += count * e.value_bytes if e.place_bytes else 0
                 yield e, both
                 yield replace(e, scans=False), both
             else:
-                yield e, e.value_bytes + (PLACE_BYTES if e.place_bytes else 0)
+                yield e, count * (e.value_bytes + (PLACE_BYTES if e.place_bytes else 0))
 
     def slots(self, e: Exchange, c: Tiles) -> int:
         """Slots of a partial result: one for each register of it, kept thread of a unit, and unit, a warp or a block.

@@ -58,6 +58,8 @@ WIDEST_VECTOR = 16
 WORTH_A_LAUNCH = 2.5
 """Launches that a kernel must last beyond what memory takes for a second one to be thought of."""
 
+NO_TILES: Mapping[str, int] = {}
+
 
 @dataclass(frozen=True)
 class Space:
@@ -120,21 +122,29 @@ class Rules:
     @cached_property
     def later_us(self) -> float:
         """The modelled time of the kernels after the first, each under its best line."""
-        return sum(self.subject.machine.launch_us + min(priced.values()) for priced in self.later_priced)
+        return sum(self.subject.machine.launch_us + min(priced.values()) for _, priced in self.later_priced)
 
     @cached_property
-    def later_priced(self) -> list[dict[Point, float]]:
-        """Of each kernel after the first the points that are priced: near the best of another number of pieces."""
+    def later_priced(self) -> list[tuple[Rules, dict[Point, float]]]:
+        """Of each kernel after the first the points that are priced: those that are best for other pieces are near."""
         known = self.before.later_priced if self.before is not None else []
         out = []
         for n, p in enumerate(self.later):
             rules = Rules(Subject(p.kernel, p.buffers, p.axes, self.subject.machine))
-            near = _ranked(known[n], rules.sweeps)[:CLIMBS] if n < len(known) else []
-            priced = {p: rules.us(p) for p in map(rules.fitted, near)}
+            priced = rules.near(*known[n]) if n < len(known) else {}
             if not any(us < math.inf for us in priced.values()):
                 priced = explored(rules, seeds(rules, *FEW_SEEDS), 1)
-            out.append(priced)
+            out.append((rules, priced))
         return out
+
+    def near(self, other: Rules, priced: Mapping[Point, float]) -> dict[Point, float]:
+        """The best points of a kernel of other extents, with their times here; what covers an axis covers it here too."""
+        best = _ranked(priced, other.sweeps)[:CLIMBS]
+        wider = ({a: self.most_tile(a) for a, n in p.tiles if n == other.most_tile(a)} for p in best)
+        found = {self.fitted(p, tiles) for p, tiles in zip(best, wider, strict=True)} | {
+            self.fitted(p) for p in best
+        }
+        return {p: self.us(p) for p in sorted(found, key=str)}
 
     def checked(self, line: Schedule) -> Schedule:
         """The line in canonical spelling; raises `IRError` with the reason where it is not legal."""
@@ -201,9 +211,7 @@ class Rules:
         if p.tiles not in self.programs:
             line, exact = Point(LANES, p.tiles).line(), True  # nothing else changes what a tile program loads
             try:
-                self.programs[p.tiles] = tile_program(
-                    self.first.kernel, self.first.buffers, self.axes, line, exact
-                )
+                self.programs[p.tiles] = tile_program(self.first.kernel, self.first.buffers, self.axes, line, exact)
             except IRError as e:  # a sweep whose positions must be taken one by one under such tiles
                 return str(e)
         program = self.programs[p.tiles]
@@ -231,11 +239,11 @@ class Rules:
         usual = USUAL_THREADS if blocks > self.subject.machine.sms else ALONE_THREADS
         return total * (1 + UNUSUAL * abs(math.log2(p.threads / usual)) + APART * bool(self.later))
 
-    def fitted(self, p: Point) -> Point:
-        """The point of another number of pieces with tiles that are legal here."""
+    def fitted(self, p: Point, tiles: Mapping[str, int] = NO_TILES) -> Point:
+        """The point of other extents or another number of pieces with tiles that are legal here, or with such `tiles`."""
         p = replace(p, pieces=self.pieces)
         for a, tile in p.tiles:
-            p = p.tiled(a, self.tile_up_to(a, tile))
+            p = p.tiled(a, tiles.get(a) or self.tile_up_to(a, tile))
         return p
 
     def blocks(self, p: Point) -> int:

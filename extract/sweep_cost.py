@@ -56,8 +56,8 @@ class SweepCost:
         stored = any(access.buffer.name == s.buffer.name for s in self.stores)
         return own and not stored and access.contiguous is not None and (self.loaded(n, c) > 1 or not wish.kept)
 
-    def shared_bytes(self, c: Tiles) -> int:
-        """Shared memory of a block."""
+    def staged_bytes(self, c: Tiles) -> int:
+        """Shared memory of a block through which its loads go."""
         wish, found = (
             c.choice.staging,
             {self.loads[n].place: n for n in range(len(self.loads)) if self.staged(n, c)},

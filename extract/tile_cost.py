@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
@@ -90,8 +90,8 @@ class PartCost(SharingCost):
         carries = {(t.axis, c) for t in nodes if isinstance(t, T.Stream) for c in t.carries}
         self.kept |= {c.free - {axis} for axis, c in carries}
         self.states = [(axis, c.free | {axis}) for axis, c in carries]
-        self.folds = [_folded(t) for t in nodes if isinstance(t, T.Fold | T.Stream)]
-        self.scans = [_folded(t) for t in nodes if isinstance(t, T.Scan)]
+        self.folds = Counter(_folded(t) for t in nodes if isinstance(t, T.Fold | T.Stream))
+        self.scans = Counter(_folded(t) for t in nodes if isinstance(t, T.Scan))
         self.exchanges = exchanges(nodes, axes)
         free = {t.free for t in nodes} | {s.axes for s in part.stores}
         self.beside = {a: frozenset[str]().union(*(f for f in free if a in f)) - {a} for a in self.roles.order}
@@ -199,7 +199,7 @@ class PartCost(SharingCost):
         """Blocks that a multiprocessor holds at a time, whose threads keep so many register words of tiles."""
         m, block = self.machine, c.choice.block
         warps = resident_warps(m.registers_per_sm, -(-(words + KEPT_WORDS) // 8) * 8)
-        most = m.smem_bytes_per_sm // (self.shared_bytes(c) + RESERVED_BYTES) if c.choice.staging else 32
+        most = m.smem_bytes_per_sm // (self.staged_bytes(c) + RESERVED_BYTES) if c.choice.staging else 32
         return max(1, min(m.threads_per_sm // block, warps * LANES // block, most, 32))
 
     def us(self, c: Tiles) -> float:

@@ -165,7 +165,7 @@ def test_few_blocks_fit_beside_a_kept_row():
     rules = Rules(listed(c).subject)
     p = point(parse_schedule("WORK=t256 TILE=b:2048/v4 STAGE=shared"))
     part = rules.parts[0]
-    assert part.shared_bytes(rules.tiles(part, p)) == 4 * 32768
+    assert part.staged_bytes(rules.tiles(part, p)) == 4 * 32768
     tiles = rules.tiles(part, p)
     assert part.resident(tiles, part.words(tiles)) == 1
 
@@ -176,6 +176,6 @@ def test_the_modelled_shared_memory_is_that_of_the_kernel():
     for stage in ("shared", "async/d3", "shared+async/d3"):
         p = point(parse_schedule(f"WORK=t256 TILE=b:2048/v4 STAGE={stage}"))
         (k,) = lowered(c, p.line())
-        modelled = rules.parts[0].shared_bytes(rules.tiles(rules.parts[0], p))
+        modelled = rules.parts[0].staged_bytes(rules.tiles(rules.parts[0], p))
         assert 0 <= footprint(k).shared_bytes - modelled < 1024
         assert staging(p.line()) is not None and math.isfinite(rules.us(p))
