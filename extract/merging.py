@@ -51,8 +51,7 @@ def steps(stream: T.Stream) -> tuple[Step, ...] | None:
 @lru_cache(maxsize=512)
 def _steps(axis: str, carries: Carries) -> tuple[Step, ...] | None:
     found = _shaped(axis, carries)
-    right = found is not None and any(_agree(axis, _of_any_inputs(carries, places)) for places in (True, False))
-    return found if right else None
+    return found if found is not None and _agree(axis, _of_any_inputs(carries)) else None
 
 
 def _shaped(axis: str, carries: Carries) -> tuple[Step, ...] | None:
@@ -121,18 +120,18 @@ def _inside(s: Step) -> set[Term]:
 # ---- the test on numbers
 
 
-def _of_any_inputs(carries: Carries, places: bool) -> Carries:
+def _of_any_inputs(carries: Carries) -> Carries:
     """The states over variables in place of values that do not depend on them: one test serves all such streams.
 
-    Those are what is read and what other sweeps give; with `places` also positions and conditions over coordinates, as
-    the steps of most streams are right of any, wherever a piece of the stream begins and ends.
+    Those are what is read, what other sweeps give, positions, and conditions over coordinates: steps that are right
+    of any condition are so wherever a mask or a piece of the stream begins and ends.
     """
     own, known = {c.name: f"s{n}" for n, c in enumerate(carries)}, dict[Term, Var]()
     inner = {c.name for t in postorder(*carries) if isinstance(t, T.Stream) for c in t.carries}
 
     def leaf(t: Term, kids: Sequence[Term]) -> Term:
         read = isinstance(t, T.Load | T.Scan | T.Stream) or (isinstance(t, T.State) and t.name not in inner)
-        place = places and bool(t.free) and isinstance(t, T.Index | T.Unary | T.Binary) and not is_float(t.dtype)
+        place = bool(t.free) and isinstance(t, T.Index | T.Unary | T.Binary) and not is_float(t.dtype)
         if (read or place) and not open_states(t) & (own.keys() | inner):
             return known.setdefault(t, Var(f"leaf{len(known)}", t.dtype, tuple(sorted(t.free))))
         if isinstance(t, T.State):
