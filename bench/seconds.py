@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from bench.cases import case
+from bench.listings import listing_times
 from bench.stacks import Seconds, layer_times
 from codegen.compile import compile_text
 from eggtile.pipeline import compile_program
@@ -79,7 +80,7 @@ def compile_times(runs: int) -> Iterator[Found]:
         yield f"compile {name}", {"cubin": [_to_cubin(fn, inputs) for _ in range(runs)]}, {}
 
 
-KINDS = {"command": command_times, "compile": compile_times, "layers": layer_times}
+KINDS = {"command": command_times, "compile": compile_times, "layers": layer_times, "listings": listing_times}
 
 
 def measure_seconds(kind: str, runs: int, commit: str) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from bench import emmy, model, sweep
+from bench import emmy, listings, model, sweep
 from bench.cases import CASES, EXTRAS, baseline
 from eggtile.measure import PEERS
 from eggtile.ratios import OURS, Interval, against_best, geometric, median_us, samples, worst
@@ -138,6 +138,11 @@ def spread(values: Values) -> Interval:
     return Interval(median(found), found[0], found[-1], len(found))
 
 
+def longest(values: Values) -> Interval:
+    """The greatest median of any case, with its least and its greatest value."""
+    return max((spread([case]) for case in values), key=lambda i: i.value)
+
+
 def middle(values: Values) -> Interval:
     """The median over cases."""
     found = [v for case in values for v in case]
@@ -199,6 +204,17 @@ def _times() -> Iterator[Target]:
     for key, most in (("saturate", 1.0), ("extract", 2.0)):
         cases = ("compile layers32",)
         yield Target("layers", f"32 decoder layers, {key}, s", most, None, cases, seconds(key), spread, True)
+    kernels = tuple(f"listing {name}" for name in (*ROWS, *listings.PROGRAMS))
+    yield Target(
+        "listings",
+        "the space of a kernel, most of any program, s",
+        0.2,
+        None,
+        kernels,
+        seconds("list"),
+        longest,
+        True,
+    )
 
 
 def _memory() -> Iterator[Target]:
