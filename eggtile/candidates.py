@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,7 +15,8 @@ from codegen.worker import Code, Died, Job, Lap, Launch, Worker
 from eggtile.plan import Work
 from eggtile.trials import WORK
 from eggtile.turn import turn
-from extract.evidence import Evidence, Measurement
+from extract.evidence import Evidence
+from extract.measurement import WARM_ONLY, Measurement
 from ir.loop import Buffer
 
 
@@ -121,9 +123,10 @@ class Settler:
         return candidates
 
     def store(self, c: Candidate) -> None:
-        """Store the row of a candidate; an infinite or undefined error, which JSON cannot hold, is left out."""
-        if c.row.error is not None and not abs(c.row.error) < float("inf"):
-            c.row = replace(c.row, error=None)
+        """Store the row of a candidate; infinite errors, which JSON lacks, are the largest number, or none."""
+        most = sys.float_info.max if c.row.status == "ok" else None
+        error, bound = (x if x is None or x < float("inf") else most for x in (c.row.error, c.row.bound))
+        c.row = replace(c.row, error=error, bound=bound)
         self.evidence.add(c.row)
         self.settled()
 
@@ -168,7 +171,7 @@ class Settler:
 
 def _timed(row: Measurement, lap: Lap) -> Measurement:
     t = lap.time
-    reason = "" if lap.cold else "timed with warm inputs only, as far from the best"
+    reason = "" if lap.cold else WARM_ONLY
     return replace(
         row, status="ok", time_us=t.median_us, low_us=t.low_us, high_us=t.high_us, rounds=t.rounds, reason=reason
     )

@@ -47,6 +47,8 @@ from eggtile.source import SourceError
 from eggtile.tables import number, show
 from eggtile.views import EARLY, LEVELS, PassLog, dump_levels, idle, show_level
 from extract.key import Canonical, canonical
+from extract.measurement import verdicts
+from extract.prices import spelled_shapes
 from ir.node import IRError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -204,8 +206,8 @@ def space_row(known: Canonical, options: Options) -> dict[str, Any]:
     """The space of a kernel: its lines, the times that the model gives them, and what is measured of each."""
     machine, store = options.machine(), options.evidence
     listed = space_of(known, machine)
-    rows = [] if store is None else store.rows(key=known.key, machine=machine.name, code=store.code)
-    measured = {m.schedule: m for m in rows}
+    rows = [] if store is None else store.current(machine, key=known.key, shapes=spelled_shapes(known))
+    measured = {m.schedule: m for m in verdicts(rows)}
     found = [measured.get(str(line)) for line in listed.lines]
     return {
         "key": known.key,

@@ -9,11 +9,11 @@ import typer
 
 from eggtile import stores
 from eggtile.cli_options import Store
-from eggtile.evidence_rows import check
 from eggtile.files import writing
 from eggtile.pipeline import Options, RequestError
 from eggtile.tables import number, show
-from extract.evidence import Evidence, Measurement, code_version, rank
+from extract.evidence import Evidence, code_version, lines_of
+from extract.measurement import Measurement, rank, verdicts
 
 Key = Annotated[str | None, typer.Option(help="Only this kernel; the beginning of its key is enough.")]
 OnMachine = Annotated[str | None, typer.Option("--machine", help="Only this machine.")]
@@ -49,7 +49,7 @@ def list_command(machine: OnMachine = None, store: Store = None) -> None:
         groups.setdefault((m.key, m.where.machine, m.where.code), []).append(m)
     rows = []
     for (key, where, code), found in groups.items():
-        best = min((m for m in found if m.status == "ok"), key=rank, default=None)
+        best = min((m for m in verdicts(found) if m.status == "ok"), key=rank, default=None)
         counts = (len(found), sum(m.status != "ok" for m in found))
         current = "" if code == code_version() else "other code"
         shown = (number(best.time_us if best else None), best.schedule if best else "none is right")
@@ -96,10 +96,10 @@ def export_command(
 
 @app.command("import")
 def import_command(path: Path, store: Store = None) -> None:
-    """Take in JSON lines; what is known already stays."""
+    """Take in JSON lines; of the same kernel, line and place what was taken last stays."""
     if not path.exists():
         raise RequestError(f"there is no file {path}")
-    check(path)
+    lines_of(path)  # a file that is refused makes no store
     typer.echo(f"{store_of(store, write=True).import_(path)} new rows", err=True)
 
 

@@ -161,7 +161,7 @@ class Launches:
         if own.key not in self.known:
             if deadline.spent:
                 return None
-            best = prices.known.get(own.key)
+            best = prices.measured(kernel, form)
             self.known[own.key] = self._counted(own, best.schedule if best and best.status == "ok" else "")
         return self.known[own.key]
 
@@ -177,7 +177,7 @@ class Launches:
 def kernel_row(kernel: KernelForm, form: Form, cost: Cost, prices: Prices) -> dict[str, Any]:
     """One kernel, less its launches: its key, axes, sweeps, states and work."""
     known = canonical(kernel, form, prices.quotients)
-    best = prices.known.get(known.key)
+    best = prices.measured(kernel, form)
     used = sorted(frozenset[str]().union(*(p.axes for p in kernel.parts)) | set(cost.sweeps))
     return {
         "name": kernel.name,

@@ -13,15 +13,17 @@ from codegen.trial import FIRST, Trial
 from codegen.worker import Job, Worker
 from eggtile.candidates import Candidate, Limits, Settler
 from eggtile.clock import Clock
+from eggtile.measured_lines import LegalPrices
 from eggtile.pipeline import Options, RequestError, at_pointer, compile_kernel, roomy_schedule
 from eggtile.plan import PlannedLaunch, Work, head
 from eggtile.planning import work_of
 from eggtile.trials import only_written, trials
 from egraph.laws import LAWS
 from extract.cost import Cost, kernel_cost
-from extract.evidence import FORM, Measurement, Where, rank, source_hash
+from extract.evidence import source_hash
 from extract.key import Canonical, canonical, form_key
-from extract.prices import Prices, family_of, shapes_of
+from extract.measurement import FORM, Measurement, Where, rank
+from extract.prices import Prices, family_of, shapes_of, stores_something
 from extract.spaces import fallback_schedule, space
 from extract.stages import stages
 from extract.tiling import tile_program
@@ -120,10 +122,10 @@ class Tuner:
             kernel.name, known.key, shapes_of(kernel, form), listed.size, subject.cost.us, str(default)
         )
         self._lines(subject, dict.fromkeys((default, *listed.lines)), self.limits.lines, report)
-        found = self._known(known.key)
+        found = self._known(known.key, report.shapes)
         if not any(m.status == "ok" for m in found.values()) and self.worker is not None:
             self._lines(subject, [fallback_schedule(known.kernel)], 1, report)
-            found = self._known(known.key)
+            found = self._known(known.key, report.shapes)
         best = min((m for m in found.values() if m.status == "ok"), key=rank, default=None)
         report.default_us = found[report.default].time_us if report.default in found else None
         if best is not None:
@@ -131,12 +133,15 @@ class Tuner:
         report.failures = [Failure(m.schedule, m.status, m.reason) for m in found.values() if m.status != "ok"]
         return report
 
-    def _known(self, key: str) -> dict[str, Measurement]:
-        return self.evidence.lines(key, self.where)
+    def _known(self, key: str, shapes: str) -> dict[str, Measurement]:
+        return self.evidence.lines(key, self.where, shapes=shapes)
+
+    def _is_known(self, row: Measurement) -> bool:
+        return row.schedule in self._known(row.key, row.shapes)
 
     def _lines(self, subject: _Subject, lines: Iterable[Schedule], texts: int, report: KernelReport) -> None:
         """Settle lines until so many texts are; lines with one text are measured once."""
-        have, seen = self._known(subject.known.key), set[str]()
+        have, seen = self._known(subject.known.key, report.shapes), set[str]()
         fresh: dict[str, list[Candidate]] = {}
         for line in lines:
             if len(seen) >= texts:
@@ -181,12 +186,11 @@ class Tuner:
     def _adopted(self, alike: Sequence[Candidate]) -> bool:
         """Whether candidates with one text are known by what other code made of it; then they are stored."""
         row = alike[0].row
-        old = self.evidence.same_text(row.key, row.source, self.where)
-        if old is not None:
+        for old in self.evidence.same_text(row.key, row.source, self.where, shapes=row.shapes):
             where = replace(old.where, code=self.where.code)
-            known = replace(old, where=where, family=row.family, shapes=row.shapes, modelled_us=row.modelled_us)
+            known = replace(old, where=where, family=row.family, modelled_us=row.modelled_us)
             self.evidence.add(*(replace(known, schedule=c.row.schedule) for c in alike))
-        return old is not None
+        return self._is_known(row)
 
     def _job(self, subject: _Subject) -> Job:
         """The kernel's trials; where they only sample its values, with the fall-back to hold the rest to."""
@@ -205,10 +209,10 @@ class Tuner:
 
     def forms(self, program: LoopProgram, found: Sequence[Form]) -> int:
         """Time forms whose kernels all have a right line side by side, if one of them is not known; gives how many."""
-        prices = Prices(self.evidence, self.machine, self.options.quotients)
+        prices = LegalPrices(self.evidence, self.machine, self.options.quotients)
         candidates = [c for f in found if (c := self._whole(program, f, prices)) is not None]
         candidates = list({c.row.key: c for c in candidates}.values())
-        new = [c for c in candidates if c.row.schedule not in self._known(c.row.key) and not self._adopted([c])]
+        new = [c for c in candidates if not (self._is_known(c.row) or self._adopted([c]))]
         if not new or self.worker is None:
             return 0
         buffers, outputs = candidates[0].buffers, [b.name for b in program.buffers if b.role != "input"]
@@ -241,8 +245,3 @@ def _work(built: Built, buffers: Sequence[Buffer]) -> Work:
     outside = {b.name for b in buffers}
     scratch = {b.name: b for p, _ in built for b in p.buffers if b.name not in outside}
     return Work(launches, tuple(scratch.values()), ())
-
-
-def stores_something(kernel: KernelForm, form: Form) -> bool:
-    """Whether a kernel has anything to store: along an empty axis there is nothing."""
-    return any(all(form.axes[a] for a in s.axes) for s in kernel.stores)

@@ -27,10 +27,11 @@ from eggtile.pipeline import (
 from eggtile.provenance import CLOCKS, query
 from eggtile.stores import here
 from eggtile.tables import progress
-from eggtile.tuner import Failure, KernelReport, Tuner, stores_something
+from eggtile.tuner import Failure, KernelReport, Tuner
 from eggtile.turn import card_lock
 from extract.cost import Cost
 from extract.key import canonical, form_key
+from extract.prices import stores_something
 from extract.signature import form_signature
 from ir.loop import Form, KernelForm
 
@@ -188,12 +189,12 @@ def _every(compiled: Compiled, before: Sequence[Form]) -> Iterator[tuple[Region,
 def _form_report(number: int, form: Form, region: Region, before: Form) -> FormReport:
     prices, costs = region.prices, cast(Mapping[str, Cost], form.details["kernels"])
     key, old, new, default = (form_key(f, prices.quotients) for f in (form, before, region.chosen, region.default))
-    whole, kernels_us = prices.whole.get(key), prices.form_us(form)
+    whole = prices.timed(form)
     return FormReport(
         number,
         form_signature(form),
         sum(costs[k.name].us for k in form.kernels),
-        None if kernels_us is None else kernels_us - prices.interaction_us(form),
+        prices.kernels_us(form),
         whole.time_us if whole else None,
         key == default,
         key == old,

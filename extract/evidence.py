@@ -1,33 +1,52 @@
 """The store of measurements: what was run where, how it went and how long it took.
 
 A row is one kernel (by key) under one schedule line in one place (`Where`), or one whole form under the lines of its
-kernels. Failures are kept as results are. The store is one SQLite file in WAL mode: a commit survives the death of the
-process, readers and writers may be many. What comes with the project lies under it, and is never changed.
+kernels. Failures are kept as results are; rows that mean nothing are left out. The store is one SQLite file in WAL
+mode: a commit survives the death of the process, readers and writers may be many. What comes with the project lies under
+it, and is never changed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
+import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from threading import RLock
+from typing import Any, Self
 
+from extract.measurement import (
+    COLUMNS,
+    FAILURES,
+    FORM,
+    IDENTITY,
+    Measurement,
+    Where,
+    latest,
+    rank,
+    read,
+    read_line,
+    verdicts,
+)
+from ir.machine import Machine
 from ir.node import IRError
 
-STATUSES = ("ok", "wrong", "refused", "crashed", "hung", "spills")
 SHIPPED = Path(__file__).with_name("evidence_h200.jsonl")
-FORM = "form"
-"""The family of rows that time a whole form: its key is the form's, `modelled_us` the sum of its kernels' times."""
 _ROOT = Path(__file__).parents[1]
 _WRITERS = ("extract/stages.py", "extract/tiling.py", "codegen/lower.py", "codegen/emit.py", "codegen/compile.py")
 _IMPORT = re.compile(r"^from (\S+) import (.+)$", re.MULTILINE)
+_SIDES = ("", "-wal", "-shm", "-journal")
+_LABELS = {
+    "machine": "on another machine", "target": "for another target", "nvrtc": "by another NVRTC",
+    "driver": "under another driver", "code": "by another version of the laws and the code generator",
+    "inputs": "with other caches",
+}  # fmt: skip
 
 
 @cache
@@ -55,126 +74,116 @@ def source_hash(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
-@dataclass(frozen=True)
-class Where:
-    """What a time depends on besides kernel and line; `inputs` cold: program inputs come from DRAM, others are warm."""
-
-    machine: str
-    target: str
-    nvrtc: str = ""
-    driver: str = ""
-    code: str = ""
-    inputs: str = "cold"
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """How a kernel under a schedule line did; `error` and `bound` are relative to float64, as `codegen.gate` says.
-
-    `shapes` are the types and shapes of what it writes and reads.
-    """
-
-    key: str
-    schedule: str
-    where: Where
-    status: str
-    time_us: float | None = None
-    low_us: float | None = None
-    high_us: float | None = None
-    rounds: int = 0
-    error: float | None = None
-    bound: float | None = None
-    registers: int = 0
-    spill_bytes: int = 0
-    shared_bytes: int = 0
-    clocks: str = ""
-    source: str = ""
-    family: str = ""
-    shapes: str = ""
-    modelled_us: float | None = None
-    reason: str = ""
-    taken: str = ""
-
-    def row(self) -> dict[str, object]:
-        """Its columns by name."""
-        own: dict[str, Any] = asdict(self)
-        place: dict[str, object] = own.pop("where")
-        return own | place
-
-
-_PLACE = tuple(f.name for f in fields(Where))
-_OWN = tuple(f.name for f in fields(Measurement) if f.name != "where")
-_COLUMNS = (*_OWN, *_PLACE)
-_IDENTITY = ("key", "schedule", *_PLACE)
-_LABELS = {
-    "machine": "on another machine", "target": "for another target", "nvrtc": "by another NVRTC",
-    "driver": "under another driver", "code": "by another version of the laws and the code generator",
-    "inputs": "with other caches",
-}  # fmt: skip
-
-
-def _measurement(row: object) -> Measurement:
-    """The measurement of a row; refuses rows with other columns."""
-    if not isinstance(row, dict):
-        raise IRError(f"evidence: {str(row)[:40]!r} is no row of names and values")
-    if unknown := sorted({*row} ^ {*_COLUMNS}):
-        raise IRError(f"evidence: {unknown[0]} is not in both the row and the table")
-    if row["status"] not in STATUSES:
-        raise IRError(f"evidence: {row['status']} is none of {', '.join(STATUSES)}")
-    place = Where(**{k: row[k] for k in _PLACE})
-    return Measurement(where=place, **{k: row[k] for k in _OWN})
-
-
 def _given(where: Where) -> dict[str, object]:
     return {k: v for k, v in asdict(where).items() if v}
 
 
-@cache
-def _parsed(path: Path, _: int) -> tuple[tuple[object, ...], ...]:
-    """The rows of a JSON-lines file, which is known to be the same while its time is."""
+def lines_of(path: Path) -> tuple[Measurement, ...]:
+    """The rows of a JSON-lines file, of equal identities the latest; refuses a file with a row that means nothing."""
     try:
-        new = [_measurement(json.loads(line)) for line in path.read_text().splitlines()]
-    except (json.JSONDecodeError, UnicodeDecodeError) as e:
-        raise IRError(f"{path} is not in JSON lines: {e}") from None
-    return tuple(_values(m) for m in new)
+        return _lines_of(path, path.stat().st_mtime_ns)
+    except OSError as e:
+        raise IRError(f"{path} cannot be read: {e.strerror}") from None
+    except UnicodeDecodeError:
+        raise IRError(f"{path} is not in JSON lines: it is no text") from None
 
 
-def _values(m: Measurement) -> tuple[object, ...]:
-    row = m.row()
-    return tuple(row[c] for c in _COLUMNS)
+@cache
+def _lines_of(path: Path, _: int) -> tuple[Measurement, ...]:
+    """The file is known to be the same while its time is."""
+    found = []
+    *lines, last = path.read_text("utf-8").split("\n")
+    for n, line in enumerate([*lines, last] if last else lines, 1):
+        if isinstance(m := read_line(line), str):
+            raise IRError(f"{path}, line {n}: {m}")
+        found.append(m)
+    return tuple(latest(found, lambda m: m.identity))
 
 
 class Evidence:
     """Measurements in one file, over those of `under`, JSON lines that are only read; `code` is the version that counts.
 
-    Without a file it holds what it is given in memory.
+    Without a file it holds what it is given in memory. A store that is `read_only` is there and is not changed. `odd`
+    has the rows of the file that mean nothing, by number, and why. Threads may share it; a copy opens the file again.
     """
 
-    def __init__(self, path: Path | str | None, code: str | None = None, under: Path | None = None) -> None:
+    def __init__(
+        self, path: Path | str | None, code: str | None = None, under: Path | None = None, read_only: bool = False
+    ) -> None:
         self.path = None if path is None else Path(path)
         self.code = code_version() if code is None else code
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        table = f"({', '.join(_COLUMNS)}, primary key ({', '.join(_IDENTITY)}))"
-        same = " and ".join(f"m.{c} = u.{c}" for c in _IDENTITY)
+        self.under, self.read_only = under, read_only
+        self.below = lines_of(under) if under is not None and under.exists() else ()
+        self._open()
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {c: getattr(self, c) for c in ("path", "code", "under", "read_only", "below")}
+        return kept | {"own": self._own() if self.path is None else []}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update({c: v for c, v in state.items() if c != "own"})
+        self._open()
+        if self.path is None:
+            self._insert("main.measured", state["own"])
+
+    def __deepcopy__(self, _: object) -> Self:
+        made = object.__new__(type(self))
+        made.__setstate__(self.__getstate__())
+        return made
+
+    def _open(self) -> None:
+        self._lock = RLock()
+        self.odd: dict[int, str] = {}
+        table = f"({', '.join(COLUMNS)}, primary key ({', '.join(IDENTITY)}))"
+        same = " and ".join(f"m.{c} = u.{c}" for c in IDENTITY)
+        means = "rowid not in (select number from temp.odd)"
         try:
-            self.base = sqlite3.connect(self.path or ":memory:", timeout=30.0, isolation_level=None)
-            self.base.row_factory = sqlite3.Row
-            self.base.execute("pragma journal_mode = wal")
-            self.base.execute("pragma synchronous = normal")
-            self.base.execute(f"create table if not exists main.measured {table}")
-            found = [r["name"] for r in self.base.execute("pragma main.table_info(measured)")]
-            if found != list(_COLUMNS):
-                raise IRError(f"{self.path} is a store of evidence with other columns; remove it to begin anew")
+            self.base = self._connected()
+            self.base.text_factory = lambda b: b.decode("utf-8", "surrogateescape")
+            if not self._has_table():
+                self.base.execute(f"create table if not exists main.measured {table}")
+            if not self.read_only:
+                self.base.execute("pragma journal_mode = wal")
+                self.base.execute("pragma synchronous = normal")
             self.base.execute(f"create temp table under {table}")
+            self.base.execute("create temp table odd (number integer primary key)")
             self.base.execute(
-                "create temp view known as select * from main.measured union all select * from temp.under u"
-                f" where not exists (select 1 from main.measured m where {same})"
+                f"create temp view known as select * from main.measured where {means} union all"
+                f" select * from temp.under u"
+                f" where not exists (select 1 from main.measured m where {same} and m.{means})"
             )
-        except sqlite3.Error as e:
-            raise IRError(f"{self.path} is no store of evidence: {e}") from None
-        if under is not None and under.exists():
-            self._insert("temp.under", "ignore", _parsed(under, under.stat().st_mtime_ns))
+        except (sqlite3.Error, OSError, ValueError) as e:
+            raise IRError(f"{self.path} is no store of evidence: {getattr(e, 'strerror', '') or e}") from e
+        self._insert("temp.under", self.below)
+        self._find_odd()
+
+    def _connected(self) -> sqlite3.Connection:
+        if str(self.path) == ":memory:":
+            raise IRError(":memory: is no file, and what it is given is lost")
+        name = str(self.path or ":memory:")
+        if self.path is not None and self.read_only:
+            name = f"{self.path.absolute().as_uri()}?mode=ro"
+        elif self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        uri = self.path is not None and self.read_only
+        return sqlite3.connect(name, timeout=30.0, isolation_level=None, check_same_thread=False, uri=uri)
+
+    def _has_table(self) -> bool:
+        """Whether the table is there; refuses what belongs to something else, and what an older version made."""
+        columns = [(c, IDENTITY.index(c) + 1 if c in IDENTITY else 0) for c in COLUMNS]
+        found = [(name, key) for _, name, *_, key in self.base.execute("pragma main.table_info(measured)")]
+        if found and found != columns:
+            raise IRError(f"{self.path} is a store of evidence with other columns")
+        if not found and (self.read_only or self.base.execute("select 1 from main.sqlite_master").fetchone()):
+            raise IRError(f"{self.path} is no store of evidence: it has no table of measurements")
+        return bool(found)
+
+    def _find_odd(self) -> None:
+        with self._whole():
+            rows = self.base.execute("select rowid, * from main.measured").fetchall()
+            self.odd = {n: why for n, *values in rows if isinstance(why := read(*values), str)}
+            self.base.execute("delete from temp.odd")
+            self.base.executemany("insert into temp.odd values (?)", [(n,) for n in self.odd])
 
     def close(self) -> None:
         """Close the file."""
@@ -184,51 +193,70 @@ class Evidence:
 
     def add(self, *measured: Measurement) -> None:
         """Store measurements in one transaction; each replaces what was known of the same kernel, line and place."""
-        self._insert("main.measured", "replace", map(_values, measured))
+        self._insert("main.measured", measured)
 
-    def _insert(self, table: str, conflict: str, rows: Iterable[tuple[object, ...]]) -> int:
-        marks = ", ".join("?" * len(_COLUMNS))
+    def _insert(self, table: str, rows: Iterable[Measurement]) -> None:
         with self._whole(), self.base:
             self.base.execute("begin immediate" if table.startswith("main.") else "begin")
-            before = self.base.total_changes
-            self.base.executemany(f"insert or {conflict} into {table} values ({marks})", rows)
-            return self.base.total_changes - before
+            self._put(table, rows)
+
+    def _put(self, table: str, rows: Iterable[Measurement]) -> None:
+        marks = ", ".join("?" * len(COLUMNS))
+        self.base.executemany(f"insert or replace into {table} values ({marks})", (m.values() for m in rows))
+        if self.odd:
+            self._find_odd()
 
     def rows(self, **wanted: object) -> list[Measurement]:
         """Measurements whose columns have these values, in the order of their identity."""
         where, values = self._where(wanted)
-        query = f"select * from known where {where} order by {', '.join(_IDENTITY)}"
+        found = self._all(f"select * from known where {where} order by {', '.join(IDENTITY)}", values)
+        return [m for r in found if isinstance(m := read(*r), Measurement)]
+
+    def _own(self) -> list[Measurement]:
+        """The rows of the file alone."""
+        return [m for r in self._all("select * from main.measured") if isinstance(m := read(*r), Measurement)]
+
+    def _all(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self._whole():
-            found = self.base.execute(query, values).fetchall()
-        return [_measurement(dict(r)) for r in found]
+            return self.base.execute(query, tuple(values)).fetchall()
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """Say of which store the database complains."""
+        """Keep other threads out, and say of which store the database complains."""
         try:
-            yield
+            with self._lock:
+                yield
         except sqlite3.Error as e:
-            raise IRError(f"{self.path}: the store of evidence cannot be used: {e}") from None
+            raise IRError(f"{self.path}: the store of evidence cannot be used: {e}") from e
 
     def _where(self, wanted: Mapping[str, object]) -> tuple[str, tuple[object, ...]]:
-        if unknown := [c for c in wanted if c not in _COLUMNS]:
-            raise IRError(f"evidence has no column {unknown[0]}; columns are {', '.join(_COLUMNS)}")
+        if unknown := [c for c in wanted if c not in COLUMNS]:
+            raise IRError(f"evidence has no column {unknown[0]}; columns are {', '.join(COLUMNS)}")
         return " and ".join(f"{c} = ?" for c in wanted) or "1", tuple(wanted.values())
 
-    def lines(self, key: str, where: Where) -> dict[str, Measurement]:
-        """What is known of a kernel in this place, by schedule line; an empty column of the place stands for any."""
-        found = sorted(self.rows(key=key, **_given(where)), key=lambda m: m.taken)
-        return {m.schedule: m for m in found}
+    def current(self, machine: Machine, **wanted: object) -> list[Measurement]:
+        """What this version of the code measured on a machine, by any toolchain."""
+        return self.rows(machine=machine.name, target=machine.target, code=self.code, **wanted)
 
-    def best(self, key: str, machine: str) -> Measurement | None:
-        """The fastest right line of a kernel on a machine, by any toolchain, for this version of the code."""
-        found = self.rows(key=key, machine=machine, code=self.code, status="ok")
-        return min(found, key=rank, default=None)
+    def right(self, key: str, machine: Machine, **wanted: object) -> list[Measurement]:
+        """The right lines of a kernel on a machine, the fastest first."""
+        found = verdicts(m for m in self.current(machine, key=key, **wanted) if m.family != FORM)
+        return sorted((m for m in found if m.status == "ok"), key=rank)
 
-    def same_text(self, key: str, source: str, where: Where) -> Measurement | None:
-        """What is known of a kernel with this very text in this place, whatever version of the code or line made it."""
-        found = self.rows(key=key, source=source, **_given(replace(where, code="")))
-        return max(found, key=lambda m: m.taken, default=None)
+    def lines(self, key: str, where: Where, **wanted: object) -> dict[str, Measurement]:
+        """What is known of a kernel in this place, by schedule line, and the lines that fail under another toolchain.
+
+        An empty column of the place stands for any.
+        """
+        found = self.rows(key=key, **_given(replace(where, nvrtc="", driver="")), **wanted)
+        here = verdicts(m for m in found if all(getattr(m.where, c) == v for c, v in _given(where).items()))
+        return {m.schedule: m for m in (*here, *(m for m in verdicts(found) if m.status in FAILURES))}
+
+    def same_text(self, key: str, source: str, where: Where, **wanted: object) -> list[Measurement]:
+        """What is known of this very text of a kernel on the machine, by any code or line: the latest by each toolchain."""
+        any_code = replace(where, code="", nvrtc="", driver="")
+        found = self.rows(key=key, source=source, **_given(any_code), **wanted)
+        return latest(found, lambda m: (m.where.nvrtc, m.where.driver))
 
     def explain_miss(self, key: str, where: Where) -> str:
         """Why no time of a kernel counts in this place: the columns in which the nearest row differs, or its failures."""
@@ -240,7 +268,7 @@ class Evidence:
         if differs[nearest]:
             told = [f"{_LABELS[c]} ({getattr(nearest.where, c)}, not {given[c]})" for c in differs[nearest]]
             return f"measured {', '.join(told)}"
-        here = {m.status for m in found if not differs[m]}
+        here = {m.status for m in verdicts(m for m in found if not differs[m])}
         return "measured here" if "ok" in here else f"no line is right here: {', '.join(sorted(here))}"
 
     def clear(self, **wanted: object) -> int:
@@ -253,15 +281,33 @@ class Evidence:
 
     def export(self, path: Path, **wanted: object) -> int:
         """Write rows as JSON lines, sorted by identity, keys sorted: equal stores give equal bytes."""
+        own = [p.resolve() for p in (self.path, self.under) if p is not None]
+        if path.resolve() in (Path(f"{p}{side}") for p in own for side in _SIDES):
+            raise IRError(f"{path} is the store itself")
         lines = [json.dumps(m.row(), sort_keys=True, allow_nan=False) + "\n" for m in self.rows(**wanted)]
-        path.write_text("".join(lines))
+        _write(path, "".join(lines))
         return len(lines)
 
     def import_(self, path: Path) -> int:
-        """Take in the rows of a JSON-lines file; what is known already stays. Gives the number of new rows."""
-        return self._insert("main.measured", "ignore", _parsed(path, path.stat().st_mtime_ns))
+        """Take in the rows of a JSON-lines file, of equal identities the latest. Gives the number of new rows."""
+        given = lines_of(path)
+        with self._whole(), self.base:
+            self.base.execute("begin immediate")
+            known = {m.identity: m for m in self._own()}
+            new = [m for m in given if (old := known.get(m.identity)) is None or m.moment > old.moment]
+            self._put("main.measured", new)
+        return len(new)
 
 
-def rank(m: Measurement) -> tuple[float, str]:
-    """By time; what is not right comes last."""
-    return math.inf if m.time_us is None or m.status != "ok" else m.time_us, m.schedule
+def _write(path: Path, text: str) -> None:
+    """Write a whole file or none; what is no file, such as a pipe, is written to."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, "utf-8")
+        return
+    path = path.resolve()
+    made = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        made.write_text(text, "utf-8")
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from extract.cost import Cost
-from extract.evidence import FORM, Evidence, Measurement, rank
+from extract.evidence import Evidence
 from extract.facts import buffers_read
-from extract.key import canonical, form_key
+from extract.key import Canonical, canonical, form_key
+from extract.measurement import FORM, LEAST_US, Measurement, rank, verdicts
 from ir import term as T
 from ir.loop import Form, KernelForm
 from ir.machine import Machine
@@ -38,13 +39,18 @@ class Prices:
     def __init__(
         self, evidence: Evidence | None, machine: Machine, quotients: bool = False, hopeful: bool = False
     ) -> None:
-        rows = [] if evidence is None else evidence.rows(machine=machine.name, code=evidence.code)
-        self.quotients = quotients
-        self.known = _best(m for m in rows if m.family != FORM)
-        self.whole = _best(m for m in rows if m.family == FORM and m.status == "ok")
-        self.shapes = {m.shapes for m in self.known.values()}
-        self.hopeful = hopeful
-        self.ratios = family_ratios(m for m in self.known.values() if m.status == "ok")
+        rows = [] if evidence is None else sorted(verdicts(evidence.current(machine)), key=rank)
+        self.machine, self.quotients, self.hopeful = machine, quotients, hopeful
+        self.known = _by_key(m for m in rows if m.family != FORM)
+        self.whole = _by_key(m for m in rows if m.family == FORM and m.status == "ok")
+        self.shapes = {m.shapes for found in self.known.values() for m in found}
+        self.ratios = family_ratios(found[0] for found in self.known.values() if found[0].status == "ok")
+        self._best: dict[str, Measurement | None] = {}
+        self._timed: dict[str, Measurement | None] = {}
+
+    def legal(self, line: str, known: Canonical) -> bool:
+        """Whether a line is one for the kernel, as far as is known here."""
+        return True
 
     def __call__(self, kernel: KernelForm, form: Form, cost: Cost) -> float | None:
         """Its best measured time in us, else the model's under the ratio of its family; None where there is none."""
@@ -66,41 +72,66 @@ class Prices:
         return max(1.0, min(near(rows, cost.us, USUAL) for rows in units.values()))
 
     def measured(self, kernel: KernelForm, form: Form) -> Measurement | None:
-        """The best row of a kernel, one without a time where no line is right; None where it is not measured."""
-        if not self.known or shapes_of(kernel, form) not in self.shapes:
-            return None
-        return self.known.get(canonical(kernel, form, self.quotients).key)
+        """The best row of a kernel, one without a time where no line is right; None where it is not measured.
 
-    def interaction_us(self, form: Form) -> float:
-        """What a form takes beyond the sum of its kernels, where that is much; 0 where it is not known."""
-        found = self.whole.get(form_key(form, self.quotients)) if self.whole else None
+        Rows of other shapes, or of lines that are not legal, are none of it.
+        """
+        if not self.known or (shapes := shapes_of(kernel, form)) not in self.shapes:
+            return None
+        known = canonical(kernel, form, self.quotients)
+        if known.key not in self._best:
+            rows = (m for m in self.known.get(known.key, ()) if m.shapes == shapes)
+            self._best[known.key] = next((m for m in rows if self.legal(m.schedule, known)), None)
+        return self._best[known.key]
+
+    def timed(self, form: Form) -> Measurement | None:
+        """The fastest row of the whole form under lines that are legal for its kernels."""
+        key = form_key(form, self.quotients) if self.whole else ""
+        if key not in self._timed:
+            kernels = [canonical(k, form, self.quotients) for k in form.kernels if stores_something(k, form)]
+            rows = ((m, m.schedule.split(" | ")) for m in self.whole.get(key, ()))
+            legal = (m for m, lines in rows if len(lines) == len(kernels) and all(map(self.legal, lines, kernels)))
+            self._timed[key] = next(legal, None)
+        return self._timed[key]
+
+    def interaction_us(self, form: Form, kernels_us: float) -> float:
+        """What a form takes beyond its kernels' sum, where that is much; 0 where it is not known, or leaves no time."""
+        found = self.timed(form)
         if found is None or found.time_us is None or not found.modelled_us:
             return 0.0
         beyond = found.time_us - found.modelled_us
-        return beyond if abs(beyond) > INTERACTION * found.modelled_us else 0.0
+        much = abs(beyond) > INTERACTION * found.modelled_us and kernels_us + beyond >= LEAST_US
+        return beyond if much else 0.0
 
     def form(self, form: Form) -> Form:
         """The form at its price: `cost_us` is that of its kernels and what they take together."""
         costs: Mapping[str, Cost] = form.details["kernels"]  # type: ignore[assignment]
         prices = [(self(k, form, costs[k.name]), costs[k.name].us) for k in form.kernels]
         total = sum(by_model if us is None else us for us, by_model in prices)
-        return replace(form, cost_us=total + self.interaction_us(form))
+        return replace(form, cost_us=total + self.interaction_us(form, total))
+
+    def kernels_us(self, form: Form) -> float | None:
+        """The sum of what the kernels of a form take by measurement; None where one is not measured, or never right."""
+        found = [self.measured(k, form) for k in form.kernels]
+        times = [m.time_us for m in found if m is not None and m.time_us is not None]
+        return None if len(times) < len(found) else sum(times)
 
     def form_us(self, form: Form) -> float | None:
         """What a form takes by measurement alone; None where a kernel is not measured, or never right."""
-        found = [self.measured(k, form) for k in form.kernels]
-        times = [m.time_us for m in found if m is not None and m.time_us is not None]
-        return None if len(times) < len(found) else sum(times) + self.interaction_us(form)
+        us = self.kernels_us(form)
+        return None if us is None else us + self.interaction_us(form, us)
 
 
-def _best(rows: Iterable[Measurement]) -> dict[str, Measurement]:
-    """The best row of each key; one without a time where none is right."""
-    found: dict[str, Measurement] = {}
+def _by_key(rows: Iterable[Measurement]) -> dict[str, list[Measurement]]:
+    found: dict[str, list[Measurement]] = defaultdict(list)
     for m in rows:
-        m = m if m.status == "ok" else replace(m, time_us=None)
-        if m.key not in found or rank(m) < rank(found[m.key]):
-            found[m.key] = m
-    return found
+        found[m.key].append(m)
+    return dict(found)
+
+
+def stores_something(kernel: KernelForm, form: Form) -> bool:
+    """Whether a kernel has anything to store: along an empty axis there is nothing."""
+    return any(all(form.axes[a] for a in s.axes) for s in kernel.stores)
 
 
 # ---- kernels alike
@@ -130,6 +161,11 @@ def shape_of(terms: Sequence[Term], cost: Cost) -> str:
     gathers = any(isinstance(x, T.Load) for t in loads for x in postorder(*t.index))
     streamed = "streamed" if cost.states else "plain"
     return f"c{cost.contractions}/{streamed}/{'gathers' if gathers else 'affine'}"
+
+
+def spelled_shapes(known: Canonical) -> str:
+    """The same of a kernel in canonical spelling."""
+    return shapes_of(known.kernel, Form("", known.axes, known.buffers, ()))
 
 
 def family_of(kernel: KernelForm, cost: Cost, line: Schedule) -> str:

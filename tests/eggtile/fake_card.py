@@ -10,7 +10,8 @@ from codegen import gpu
 from codegen.worker import Worker
 from eggtile import cli, cli_tune, tuning
 from eggtile.fleet import Fleet
-from extract.evidence import Where, code_version
+from extract.evidence import code_version
+from extract.measurement import Where
 from ir.machine import H200
 from tests.eggtile.fake_device import command
 

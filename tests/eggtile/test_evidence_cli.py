@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import re
+import sqlite3
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +19,13 @@ import torch
 from eggtile import api, stores
 from eggtile.fleet import Fleet, fly
 from eggtile.pipeline import Options, RequestError, compile_program
-from extract.evidence import Evidence, Measurement, Where, code_version
+from extract.evidence import Evidence, code_version
+from extract.measurement import Where
 from extract.prices import shapes_of
 from ir.machine import H200
 from ir.schedule import schedule
 from tests.eggtile.test_cli import called
+from tests.extract.test_evidence import OK, at
 
 CODE = "torch.sin(torch.randn(64, 64))"
 SLOW_LINE = str(schedule(WORK="t64", TILE="x0:64"))
@@ -34,10 +40,8 @@ def measured(tmp_path: Path) -> Path:
     path = tmp_path / "e.sqlite"
     store = Evidence(path)
     shapes = shapes_of(k.form, compiled.regions[0].chosen)
-    family = "scalar/c0/plain/affine"
-    store.add(
-        Measurement(k.canonical.key, SLOW_LINE, HERE, "ok", 5.0, family=family, shapes=shapes, modelled_us=1.0)
-    )
+    row = replace(OK, key=k.canonical.key, schedule=SLOW_LINE, where=HERE, shapes=shapes, modelled_us=1.0)
+    store.add(at(row, 5.0))
     store.close()
     return path
 
@@ -133,7 +137,7 @@ def test_the_users_store_lies_over_what_is_shipped(
     assert not stores.default_store().exists()
     own = stores.opened(write=True)
     assert own is not None and own.path == tmp_path / "cache" / "eggtile" / "evidence.sqlite"
-    own.add(replace(own.rows()[0], time_us=4.0))
+    own.add(at(own.rows()[0], 4.0))
     again = stores.opened()
     assert again is not None and [m.time_us for m in again.rows()] == [4.0]
     assert stores.opened("none") is None
@@ -176,17 +180,17 @@ def test_the_programs_of_a_suite_are_tuned_by_processes_side_by_side(
 
 
 ODD_ROWS: dict[str, tuple[dict[str, object], str]] = {
-    "time of text": ({"time_us": "x"}, 'time_us is null or microseconds above 0, not "x"'),
-    "time of none": ({"time_us": float("nan")}, "time_us is null or microseconds above 0, not NaN"),
-    "time below 0": ({"time_us": -1}, "time_us is null or microseconds above 0, not -1"),
+    "time of text": ({"time_us": "x"}, 'time_us is null or microseconds from 0.1 to 3.6e+09, not "x"'),
+    "time of none": ({"time_us": float("nan")}, "time_us is null or microseconds from 0.1 to 3.6e+09, not NaN"),
+    "time below 0": ({"time_us": -1}, "time_us is null or microseconds from 0.1 to 3.6e+09, not -1"),
     "no time": ({"time_us": None}, "time_us is null, and the status ok"),
     "no key": ({"key": None}, "key is a text that is not empty, not null"),
     "no line": ({"schedule": "fast please"}, "schedule: 'fast' is not KEY=value"),
     "an empty line": ({"schedule": ""}, "schedule is empty"),
     "no status": ({"status": "fine"}, "status is one of ok, wrong"),
     "half a pair of code units": ({"key": "\ud800"}, 'key is a text that is not empty, not "\\ud800"'),
-    "no unit": ({"family": "scalar"}, "family is form or UNIT/SHAPE"),
-    "half a register": ({"registers": 1.5}, "registers is a whole number from 0, not 1.5"),
+    "no unit": ({"family": "scalar"}, "family is form or UNIT/SHAPE like"),
+    "half a register": ({"registers": 1.5}, "registers is a whole number from 0 to 255, not 1.5"),
     "another column": ({"colour": 1}, "colour is no column of the table"),
 }
 
@@ -211,7 +215,7 @@ def test_rows_that_mean_nothing_are_refused_with_their_line(what: str, measured:
 def test_a_stored_line_that_is_none_of_the_kernel_is_passed_over(line: str, measured: Path) -> None:
     store = Evidence(measured)
     (row,) = store.rows()
-    store.add(replace(row, schedule=line, time_us=1.0), replace(row, schedule="WORK=t128 TILE=x0:32", time_us=-2.0))
+    store.add(at(replace(row, schedule=line), 1.0), at(replace(row, schedule="WORK=t128 TILE=x0:32"), -2.0))
     store.close()
     found = called("run", "--on", "cpu", "-c", CODE, "--evidence", str(measured), "--hits", "explain")
     assert found.exit_code == 0 and SLOW_LINE in found.stderr
@@ -233,10 +237,55 @@ def test_a_damaged_store_is_refused_with_the_way_out(tmp_path: Path, monkeypatch
     assert f"remove {path} to begin anew, or read none of it with --evidence none" in outcome.stderr
 
 
-def test_a_store_that_is_damaged_within_is_refused_so_too(measured: Path) -> None:
+def test_rows_of_a_store_that_mean_nothing_are_left_out_and_counted(measured: Path) -> None:
     store = Evidence(measured)
-    store.base.execute("update measured set status = 'fine'")
+    (row,) = store.rows()
+    store.add(at(replace(row, schedule="WORK=t128 TILE=x0:32"), 1.0))
+    store.base.execute("update measured set inputs = 'lukewarm' where time_us = 1.0")
     store.close()
-    outcome = called("explore", "-c", CODE, "--evidence", str(measured))
-    assert outcome.exit_code == 2 and "fine is none of ok" in outcome.stderr
-    assert f"remove {measured} to begin anew, or read none of it with --evidence none" in outcome.stderr
+    with pytest.warns(UserWarning, match="1 of its rows mean nothing and are left out; the first: inputs is cold"):
+        outcome = called("explore", "--json", "-c", CODE, "--evidence", str(measured))
+    assert [f["measured_us"] for f in json.loads(outcome.stdout)["forms"] if f["chosen"]] == [5.0]
+    with pytest.warns(UserWarning, match="left out"):
+        assert "1 rows in" in called("evidence", "export", "/dev/null", "--evidence", str(measured)).stderr
+
+
+def test_only_stores_may_be_removed(measured: Path, tmp_path: Path) -> None:
+    upper, text, database = tmp_path / "U.JSONL", tmp_path / "text.sqlite", tmp_path / "app.db"
+    text.write_text("no database" * 100)
+    upper.write_text("{")
+    base = sqlite3.connect(database)
+    base.execute("create table users (a)")
+    base.close()
+    odd = map(Path, ("/dev/null", ":memory:", "a\0b"))
+    for path in (upper, text, database, tmp_path, tmp_path / "new.sqlite", *odd):
+        for command in (("evidence", "list"), ("explore", "-c", CODE), ("evidence", "clear")):
+            if path.name == "new.sqlite" and command[-1] == "clear":
+                continue
+            outcome = called(*command, "--evidence", str(path))
+            assert outcome.exit_code == 2 and "; remove" not in outcome.stderr
+    store = Evidence(measured)
+    store.base.execute("alter table measured add column colour")
+    store.close()
+    outcome = called("evidence", "list", "--evidence", str(measured))
+    assert outcome.exit_code == 2 and f"other columns; remove {measured} to begin anew" in outcome.stderr
+
+
+def test_a_store_is_not_exported_over_itself(measured: Path, tmp_path: Path) -> None:
+    export = tmp_path / "e.jsonl"
+    called("evidence", "export", str(export), "--evidence", str(measured))
+    for path in (measured, export):
+        before = path.read_bytes()
+        outcome = called("evidence", "export", str(path), "--machine", "NVIDIA", "--evidence", str(path))
+        assert outcome.exit_code == 2 and "is the store itself" in outcome.stderr
+        assert path.read_bytes() == before
+
+
+def test_a_program_with_a_store_can_be_copied_and_used_by_threads(measured: Path) -> None:
+    x = torch.randn(64, 64)
+    f = api.optimize(torch.sin, [x], evidence=measured)
+    made = pickle.loads(pickle.dumps(f))
+    with ThreadPoolExecutor(1) as pool:
+        for g in (f, copy.deepcopy(f), made):
+            assert [str(k.schedule) for k in g.kernels] == [SLOW_LINE]
+            torch.testing.assert_close(pool.submit(g, x[:3]).result(), torch.sin(x[:3]))

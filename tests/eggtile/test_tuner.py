@@ -24,7 +24,8 @@ from eggtile.pipeline import Options, compile_program
 from eggtile.tuner import Tuner, build
 from eggtile.tuning import Report, tune
 from eggtile.turn import turn
-from extract.evidence import Evidence, Where
+from extract.evidence import Evidence
+from extract.measurement import Where
 from extract.spaces import space
 from ir.machine import H200
 from tests.eggtile.fake_device import command
@@ -95,7 +96,7 @@ def test_planted_faults_never_win_and_are_named(store: Evidence, lines: list[str
     assert "has changed" in reason["input"]
     assert "timed" in reason["hang in race"]
     assert worker.starts >= 5
-    assert store.best(row.key, H200.name).schedule == lines[-1]
+    assert store.right(row.key, H200)[0].schedule == lines[-1]
 
 
 def test_a_kernel_that_differs_between_launches_is_wrong(store: Evidence, lines: list[str]) -> None:
@@ -135,6 +136,25 @@ def test_equal_texts_keep_their_times_when_the_code_changes(store: Evidence) -> 
     report = tune(program, [X], "program", Tuner(Options(evidence=store), there, None, LIMITS))
     assert (report.measured, report.kernels[0].adopted) == (0, 10)
     assert report.kernels[0].best is not None
+
+
+def test_a_line_that_fails_under_one_driver_is_not_adopted_as_right(store: Evidence, lines: list[str]) -> None:
+    first, _ = tuned(store, {})
+    (row,) = store.rows(key=first.kernels[0].key, schedule=lines[0])
+    wrong = {
+        "time_us": None,
+        "low_us": None,
+        "high_us": None,
+        "status": "wrong",
+        "taken": "2100-01-01T00:00:00+00:00",
+    }
+    store.add(replace(row, where=replace(row.where, driver="999"), **wrong))
+    for code, driver in (("next", "1"), ("further", "")):
+        store.code = code
+        there = Where(H200.name, H200.target, "13.0", driver, code)
+        report = tune(program, [X], "program", Tuner(Options(evidence=store), there, None, LIMITS))
+        assert [f.line for f in report.kernels[0].failures] == [lines[0]]
+        assert report.kernels[0].best == store.right(row.key, H200)[0].schedule != lines[0]
 
 
 def test_emitted_text_passes_the_gate_and_faults_in_it_do_not(store: Evidence) -> None:

@@ -14,12 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from extract.evidence import Evidence, Measurement, Where, code_version, sources
+from extract.evidence import Evidence, code_version, sources
+from extract.measurement import Measurement, Where
 from ir.machine import H200
 from ir.node import IRError
 
 HERE = Where(H200.name, H200.target, "13.0", "580", "v1")
-OK = Measurement("k", "WORK=t64", HERE, "ok", 3.0, 2.9, 3.1, 21, 1e-7, 2e-7, source="text", taken="2026")
+NOON = "2026-01-01T12:00:00+00:00"
+KIND = {"source": "text", "family": "scalar/c0/plain/affine", "shapes": "f32[]"}
+OK = Measurement("k", "WORK=t64", HERE, "ok", 3.0, 3.0, 3.0, 21, 1e-7, 2e-7, taken=NOON, **KIND)
 
 
 @pytest.fixture
@@ -29,17 +32,21 @@ def store(tmp_path: Path) -> Iterator[Evidence]:
     evidence.close()
 
 
+def at(row: Measurement, us: float | None, status: str = "ok") -> Measurement:
+    """The row at another time, or as one that fails."""
+    us = us if status == "ok" else None
+    return replace(row, time_us=us, low_us=us, high_us=us, status=status)
+
+
 def line(n: int, us: float | None, status: str = "ok") -> Measurement:
-    return replace(OK, schedule=f"WORK=t{n}", time_us=us, status=status)
+    return at(replace(OK, schedule=f"WORK=t{n}"), us, status)
 
 
 def test_the_fastest_right_line_is_the_best(store: Evidence) -> None:
     store.add(line(64, 3.0), line(128, 2.0), line(256, 1.0, "wrong"), line(512, None, "hung"))
-    best = store.best("k", H200.name)
-    assert best is not None
-    assert best == line(128, 2.0)
-    assert store.best("k", "another") is None
-    assert store.best("other", H200.name) is None
+    assert store.right("k", H200) == [line(128, 2.0), line(64, 3.0)]
+    assert not store.right("k", replace(H200, name="another")) and not store.right("other", H200)
+    assert not store.right("k", replace(H200, target="sm_80"))
     assert set(store.lines("k", HERE)) == {f"WORK=t{n}" for n in (64, 128, 256, 512)}
 
 
@@ -52,11 +59,11 @@ def test_a_later_measurement_replaces_an_earlier_one_of_the_same_place_only(stor
 
 def test_a_time_of_other_code_does_not_count(store: Evidence) -> None:
     store.add(replace(OK, where=replace(HERE, code="v0")))
-    assert store.best("k", H200.name) is None
-    assert store.same_text("k", "text", HERE) is not None
-    assert store.same_text("k", "other text", HERE) is None
-    assert store.same_text("k", "text", replace(HERE, driver="590")) is None
-    assert store.same_text("k", "text", replace(HERE, driver="", nvrtc="")) is not None
+    assert not store.right("k", H200)
+    assert len(store.same_text("k", "text", HERE)) == 1
+    assert not store.same_text("k", "other text", HERE)
+    assert not store.same_text("k", "text", replace(HERE, machine="another"))
+    assert not store.same_text("k", "text", HERE, shapes="f16[]")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +77,7 @@ def test_a_time_of_other_code_does_not_count(store: Evidence) -> None:
     ],
 )
 def test_a_miss_names_the_column_that_differs(store: Evidence, column: str, said: str) -> None:
-    store.add(OK, replace(OK, where=replace(HERE, target="t", machine="m", code="c")))
+    store.add(OK, replace(OK, where=replace(HERE, target="sm_80", machine="m", code="c")))
     assert store.explain_miss("k", replace(HERE, **{column: "x"})) == f"measured {said}"
 
 
@@ -100,7 +107,7 @@ def test_what_lies_under_a_store_is_read_and_never_changed(store: Evidence, tmp_
     store.export(tmp_path / "s.jsonl")
     store.clear()
     over = Evidence(store.path, code="v1", under=tmp_path / "s.jsonl")
-    assert over.best("k", H200.name) == line(64, 3.0)
+    assert over.right("k", H200)[0] == line(64, 3.0)
     over.add(line(64, 5.0))
     assert [m.time_us for m in over.rows()] == [4.0, 5.0]
     assert over.clear() == 1
@@ -109,7 +116,7 @@ def test_what_lies_under_a_store_is_read_and_never_changed(store: Evidence, tmp_
     over.close()
     assert not store.rows()
     alone = Evidence(None, code="v1", under=tmp_path / "s.jsonl")
-    assert alone.best("k", H200.name) == line(64, 3.0)
+    assert alone.right("k", H200)[0] == line(64, 3.0)
 
 
 def test_foreign_files_and_columns_are_refused(store: Evidence, tmp_path: Path) -> None:
@@ -119,10 +126,10 @@ def test_foreign_files_and_columns_are_refused(store: Evidence, tmp_path: Path) 
     with pytest.raises(IRError, match="no column colour"):
         store.rows(colour="red")
     (tmp_path / "x.jsonl").write_text('{"key": "k"}\n')
-    with pytest.raises(IRError, match="not in both"):
+    with pytest.raises(IRError, match=r"x.jsonl, line 1: .* is missing"):
         store.import_(tmp_path / "x.jsonl")
     (tmp_path / "y.jsonl").write_text("nothing\n")
-    with pytest.raises(IRError, match="JSON lines"):
+    with pytest.raises(IRError, match=r"y.jsonl, line 1: it is not JSON"):
         store.import_(tmp_path / "y.jsonl")
 
 
@@ -199,7 +206,7 @@ def test_writers_in_several_processes_lose_nothing(store: Evidence) -> None:
     running = [writer(store, name, 150) for name in "ab"]
     for n in range(150):
         store.add(replace(OK, key=f"c{n}"))
-        assert store.best(f"c{n}", H200.name) is not None
+        assert store.right(f"c{n}", H200)
     assert [p.wait(60) for p in running] == [0, 0]
     for p in running:
         assert p.stdout is not None

@@ -10,16 +10,17 @@ import pytest
 
 from egraph.saturate import saturate
 from extract.cost import Cost, kernel_cost
-from extract.evidence import FORM, Evidence, Measurement
+from extract.evidence import Evidence
 from extract.forms import forms
 from extract.key import canonical, form_key
+from extract.measurement import FORM, Measurement
 from extract.prices import HOPELESS_US, NEAR, Prices, family_of, shape_of, shapes_of, stored
 from ir.loop import Form, KernelForm
 from ir.machine import H200
 from ir.schedule import schedule
 from ir.term import Term
 from tests.extract.programs import program
-from tests.extract.test_evidence import OK
+from tests.extract.test_evidence import OK, at
 
 
 @pytest.fixture
@@ -41,8 +42,8 @@ def two_forms(price: object = None) -> list[Form]:
 def measured(f: Form, kernel: KernelForm, us: float | None, status: str = "ok") -> Measurement:
     cost = kernel_cost(kernel, f, H200)
     family = family_of(kernel, cost, schedule(WORK="t64"))
-    row = replace(OK, key=canonical(kernel, f).key, time_us=us, status=status, family=family, modelled_us=cost.us)
-    return replace(row, shapes=shapes_of(kernel, f))
+    row = replace(OK, key=canonical(kernel, f).key, family=family, modelled_us=cost.us, shapes=shapes_of(kernel, f))
+    return at(row, us, status)
 
 
 def priced(store: Evidence, f: Form, number: int) -> float | None:
@@ -70,10 +71,10 @@ def test_a_kernel_without_a_right_line_is_priced_out(store: Evidence) -> None:
 def test_unmeasured_kernels_take_a_ratio_of_their_family_if_it_has_a_few(store: Evidence) -> None:
     f, g = two_forms()[:2]
     assert priced(store, g, 0) is None
-    row = measured(f, f.kernels[0], 0.0)
+    row = measured(f, f.kernels[0], 1.0)
     for ratio, key in ((3.0, "a"), (8.0, "b"), (2.0, "c")):
         assert priced(store, g, 1) is None
-        store.add(replace(row, key=key, time_us=ratio * (row.modelled_us or 0)))
+        store.add(at(replace(row, key=key), ratio * (row.modelled_us or 0)))
     cost = kernel_cost(g.kernels[1], g, H200)
     assert shape_of(stored(g.kernels[1]), cost) == row.family.split("/", 1)[1] == "c0/plain/affine"
     assert priced(store, g, 1) == pytest.approx(3.0 * cost.us)
@@ -84,7 +85,7 @@ def alike(store: Evidence, rows: Sequence[tuple[str, float, float]]) -> None:
     """Store kernels of one shape: unit, modelled time, measured time."""
     for n, (unit, modelled_us, us) in enumerate(rows):
         family = f"{unit}/c0/plain/affine"
-        store.add(replace(OK, key=f"k{n}", family=family, modelled_us=modelled_us, time_us=us))
+        store.add(at(replace(OK, key=f"k{n}", family=family, modelled_us=modelled_us), us))
 
 
 def test_the_unit_that_the_model_flatters_least_prices_a_shape(store: Evidence) -> None:
@@ -115,9 +116,10 @@ def test_a_guess_is_below_the_model_only_to_find_out(store: Evidence) -> None:
 def test_a_form_that_takes_longer_than_its_kernels_is_priced_so(store: Evidence) -> None:
     one, two = two_forms()[:2]
     store.add(measured(one, one.kernels[0], 3.0), *(measured(two, k, 1.0) for k in two.kernels))
-    whole = replace(OK, key=form_key(two), schedule="both", family=FORM, modelled_us=2.0)
+    both = replace(OK, key=form_key(two), schedule="WORK=t64 | WORK=t32", family=FORM, modelled_us=2.0)
+    whole = replace(both, error=None, bound=None)
     for us, wanted in ((2.15, 2.0), (3.5, 3.5), (1.0, 1.0)):
-        store.add(replace(whole, time_us=us))
+        store.add(at(whole, us))
         prices = Prices(store, H200)
         assert prices.form_us(two) == pytest.approx(wanted)
         assert prices.form(two).cost_us == pytest.approx(wanted)
@@ -155,3 +157,30 @@ def test_a_family_is_not_ahead_for_not_being_measured(store: Evidence) -> None:
     alike(store, [("scalar", cost.us, 1.1 * cost.us)] * NEAR)
     streamed = replace(cost, states=2)
     assert Prices(store, H200).ratio(stored(f.kernels[0]), streamed) == pytest.approx(1.1)
+
+
+def test_rows_of_other_shapes_or_of_a_failing_line_are_left_out_alone(store: Evidence) -> None:
+    f = two_forms()[0]
+    row = measured(f, f.kernels[0], 3.0)
+    other = replace(at(row, 1.0), where=replace(row.where, driver="999"))
+    lines = [replace(row, schedule="WORK=t32"), replace(at(row, 0.2), schedule="WORK=t96", shapes="f32[7]")]
+    store.add(at(row, 2.0), *lines, replace(at(other, None, "wrong"), taken="2027-01-01T00:00:00+00:00"))
+    assert priced(store, f, 0) == 3.0
+    store.add(replace(other, taken="2027-01-02T00:00:00+00:00"))
+    assert priced(store, f, 0) == 1.0
+    store.add(replace(at(row, 0.3), where=replace(row.where, target="sm_80")))
+    assert priced(store, f, 0) == 1.0
+
+
+def test_a_form_is_priced_by_rows_that_fit_its_kernels_and_leave_it_a_time(store: Evidence) -> None:
+    f = two_forms()[1]
+    row = replace(OK, key=form_key(f), family=FORM, modelled_us=2.0, error=None, bound=None)
+    store.add(*(measured(f, k, 1.0) for k in f.kernels), at(replace(row, schedule="WORK=t64"), 0.5))
+    assert Prices(store, H200).form_us(f) == 2.0
+    store.add(at(replace(row, schedule="WORK=t64 | WORK=t32", modelled_us=1e6), 1.0))
+    assert Prices(store, H200).form_us(f) == 2.0
+    store.add(at(replace(row, schedule="WORK=t64 | WORK=t32"), 1.0))
+    assert Prices(store, H200).form_us(f) == 1.0
+    picky = Prices(store, H200)
+    picky.legal = lambda line, known: line != "WORK=t32"  # type: ignore[method-assign]
+    assert picky.form_us(f) == 2.0

@@ -22,8 +22,9 @@ from eggtile.cli_tune import print_report
 from eggtile.pipeline import Options, compile_program
 from eggtile.tuner import Build, Built, build
 from eggtile.tuning import Report, tune, tuner_of
-from extract.evidence import FORM, Evidence, Measurement
+from extract.evidence import Evidence
 from extract.key import Canonical
+from extract.measurement import FORM, Measurement
 from extract.spaces import space
 from ir.loop import Buffer
 from ir.machine import Machine
