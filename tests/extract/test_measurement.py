@@ -66,7 +66,7 @@ def test_a_row_that_means_nothing_is_told_why(change: dict[str, object], said: s
 
 def test_all_that_a_tuner_writes_means_something() -> None:
     assert FACTOR == gate.FACTOR
-    assert len(lines_of(SHIPPED)) == 1609
+    assert len(lines_of(SHIPPED)) == len(SHIPPED.read_text().splitlines()) > 1000
     form = replace(OK, family=FORM, schedule="WORK=t64 | WORK=t32", error=None, bound=None)
     for m in (replace(OK, reason=WARM_ONLY), form, *(at(OK, 0, s) for s in ("wrong", "refused", "hung", "spills"))):
         assert read(*m.values()) == m
