@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -174,7 +175,7 @@ def _check_file(path: Path) -> None:
 
 
 def _row(value: Buffer | Shared | Layout) -> Row:
-    return tuple(vars(value).values())
+    return tuple(getattr(value, f.name) for f in fields(value))
 
 
 def _work_row(w: Work) -> Row:
