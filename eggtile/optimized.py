@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakMethod
 
 import torch
+from torch._dynamo.exc import TorchDynamoException, TorchRuntimeError
+from torch.nn.modules.module import _has_any_global_hook
+from torch.utils import _pytree as pytree
 
 from eggtile.autocast import state, under
-from eggtile.bound import Arguments, bound, placed, refuse_gradients
+from eggtile.bound import Arguments, bound, refuse_transforms
+from eggtile.capture.export import CAPTURING
+from eggtile.capture.types import first_sentence
+from eggtile.dynamo import Graph, as_one_call, followed, options_of
 from eggtile.explore import report
-from eggtile.held import Held, held
 from eggtile.pipeline import (
     LISTED,
     Compiled,
@@ -23,56 +29,109 @@ from eggtile.pipeline import (
     restarted,
 )
 from eggtile.planning import plan_of
-from eggtile.runtime import Execution, execution_for
 from eggtile.saved import save
-from eggtile.stores import opened
-from eggtile.tuning import tune, tuner_of
 from egraph.graph import EGraph
 from ir.loop import Form
 
-Signature = tuple[object, ...]
+
+class _Found(Exception):
+    """A graph at its call, with the arguments of the call."""
+
+    def __init__(self, graph: Graph, arguments: Arguments) -> None:
+        super().__init__()
+        self.graph, self.arguments = graph, arguments
 
 
 class Optimized:
-    """A callable like the program, specialised to the shapes, strides, types and alignment of each call's inputs.
+    """A callable like the program, of which each trace is compiled as one graph.
 
-    Numbers among the inputs are constants, of which each makes a program of its own, as does each state of autocast. Where
-    the program holds other tensors or modules than before (`held`), it is captured anew. Runs on the device of its
-    inputs: on a GPU the compiled kernels, on the CPU the same text, emulated (slow).
+    Dynamo traces the program at the first call, and anew where what it depends on has changed: types, shapes and strides
+    of tensors, other arguments, what the program holds or names, and PyTorch's own state. What dynamo cannot trace as one
+    graph runs in eager PyTorch. Runs on the device of its inputs: on a GPU the compiled kernels, on the CPU the same
+    text, emulated (slow).
     """
 
-    def __init__(self, fn: Callable[..., Any], inputs: Arguments, name: str, options: Options) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        inputs: Arguments,
+        name: str,
+        options: Options,
+        budget: float | None = None,
+    ) -> None:
         self.fn, self.name, self.options = fn, name, options
-        self._inputs, self._state = inputs, state()
-        self._executions: dict[Signature, tuple[Execution, Held]] = {}
+        self._inputs, self._state, self._budget = inputs, state(), budget
         self._explored: tuple[Compiled, Compiled] | None = None
-        self._compiled, self._held = self._specialised(inputs)
+        self._whole: Compiled | None = None
+        self._eager: dict[Hashable, str] = {}
+        self._asked: list[None] = []
+        backend = WeakMethod(self._backend)  # dynamo keeps every backend for good
+        self._run = followed(fn, lambda *graph: backend()(*graph))  # type: ignore[misc]
+        self._made()
 
-    def _specialised(self, inputs: Arguments) -> tuple[Compiled, Held]:
-        program, tensors = bound(self.fn, inputs)
-        compiled = compile_program(program, tensors, self.name, self.options)
-        device = tensors[0].device if tensors else torch.device("cpu")
-        found = held(self.fn)
-        self._executions[signature(inputs)] = execution_for(plan_of(compiled), device), found
-        return compiled, found
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Optimized, (self.fn, self._inputs, self.name, self.options)
+
+    def _backend(self, graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        made, self._budget = Graph(graph, self.name, self.options, self._budget, self.fn), None
+        asked = self._asked  # dynamo keeps what is returned as long as the trace, which has to go with `self`
+
+        def call(*args: Any) -> Any:
+            if asked:
+                raise _Found(made, args)
+            return made(*args)
+
+        return call
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        arguments = placed(self.fn, inputs, named)
-        refuse_gradients(arguments)
-        key = signature(arguments)
-        known = self._executions.get(key)
-        if known is None or not known[1].same(held(self.fn)):
-            self._specialised(arguments)
-        execution, _ = self._executions[key]
-        return execution(*(t for t in arguments if isinstance(t, torch.Tensor)))
+        if torch.compiler.is_dynamo_compiling():
+            return self.fn(*inputs, **named)
+        with CAPTURING:
+            if not torch.compiler.is_compiling() and not _has_any_global_hook():  # type: ignore[no-untyped-call]
+                refuse_transforms((*inputs, *named.values()))
+                if not (self._eager and _facts(inputs, named) in self._eager):
+                    try:
+                        return self._run(*inputs, **named)
+                    except TorchDynamoException as e:
+                        self._eager[_facts(inputs, named)] = _reason(e)
+        return self.fn(*inputs, **named)
+
+    def _made(self) -> Compiled | None:
+        """The graph for the inputs that the program is optimised for; None where it runs in eager PyTorch."""
+        key = _facts(self._inputs, {})
+        with CAPTURING, under(self._state):
+            refuse_transforms(self._inputs)
+            self._asked.append(None)
+            try:
+                if key not in self._eager:
+                    self._run(*self._inputs)
+            except _Found as found:
+                if found.graph.computes:
+                    return found.graph.made(found.arguments).compiled
+                return compile_program(*bound(self.fn, self._inputs), self.name, self.options)
+            except TorchDynamoException as e:
+                self._eager[key] = _reason(e)
+                if isinstance(
+                    e, TorchRuntimeError
+                ):  # an operator refuses its operands, so most likely in eager too
+                    fn, tensors = bound(self.fn, self._inputs)
+                    self._whole = as_one_call(fn, tensors, self.name, self.options, self._eager[key])
+            finally:
+                self._asked.clear()
+        if key not in self._eager:
+            raise RequestError("dynamo traces no graph of the program")
+        return None
 
     @property
     def compiled(self) -> Compiled:
-        """The program for the inputs that it is optimised for, with the tensors that it holds now."""
-        if not self._held.same(held(self.fn)):
-            with under(self._state):
-                self._compiled, self._held = self._specialised(self._inputs)
-        return self._compiled
+        """The program for the inputs that it is optimised for, as it is now."""
+        if made := self._made():
+            return made
+        if self._whole is None:
+            fn, tensors = bound(self.fn, self._inputs)
+            why = self._eager[_facts(self._inputs, {})]
+            self._whole = as_one_call(fn, tensors, self.name, self.options, why)
+        return self._whole
 
     @property
     def explored(self) -> Compiled:
@@ -105,20 +164,24 @@ class Optimized:
 
     def save(self, path: str | Path) -> None:
         """Write what a run at these shapes needs, with cubins for the target; `eggtile.load` reads it."""
-        save(plan_of(self.compiled), path)
+        compiled = self.compiled
+        if compiled is not self._whole:
+            with under(self._state):
+                compiled = compile_program(*bound(self.fn, self._inputs), self.name, self.options)
+        save(plan_of(compiled), path)
 
 
-def signature(inputs: Arguments) -> Signature:
-    """What a specialisation depends on: type, shape, strides, device, and alignment of the data up to 16 bytes.
-
-    Of a number its type and its bits, as -0.0 is not 0.0 and True is not 1. And the state of autocast.
-    """
-    return state(), *(
-        (t.dtype, tuple(t.shape), t.stride(), t.device, t.data_ptr() % 16)
-        if isinstance(t, torch.Tensor)
-        else (type(t), repr(t))
-        for t in inputs
+def _facts(inputs: Arguments, named: Mapping[str, object]) -> Hashable:
+    """What of arguments may decide whether dynamo can trace a program."""
+    leaves, tree = pytree.tree_flatten((tuple(inputs), dict(named)))
+    facts = (
+        (x.dtype, tuple(x.shape), x.device) if isinstance(x, torch.Tensor) else (type(x), repr(x)) for x in leaves
     )
+    return str(tree), *facts
+
+
+def _reason(error: Exception) -> str:
+    return f"dynamo cannot trace it as one graph: {first_sentence(str(error))}"
 
 
 def optimize(
@@ -130,30 +193,11 @@ def optimize(
     evidence: str | Path | None = None,
     budget: float | None = None,
 ) -> Optimized:
-    """Optimise a function or module for inputs like `inputs`; their values are used only where its course depends on data.
-    Numbers among the inputs are constants of the program.
-
-    Outputs are the tensors that PyTorch gives: an input or a written input is the caller's own tensor, a view of an
-    input is a view of it, and a tensor that is returned twice is one object. Two exceptions: outputs that are views of
-    one new tensor do not share memory with each other, and a view of an input under another type is a copy. A program
-    whose control flow or extents depend on data runs in eager PyTorch as a whole; `report()["notes"]` says so.
-
-    Forms and schedules are chosen by what was measured: `evidence` is a store, a .jsonl file, "none", or else what
-    `eggtile.stores.opened` finds. With a `budget`, kernels are measured first, on the GPU, for about so many seconds.
-
-    A module's tensors may change in place, and others may take their place: the next call sees it. So it is for the modules
-    and tensors that a function names outside itself, also in lists, tuples and dicts of up to 256 values. All else that a
-    program reads is fixed when it is captured: a closure's Python number, what another object or Python module has, and
-    the value of a tensor that serves as a number (`x[s]`, `float(s)`).
-
-    It is for inference: the weights of a module may require gradients, results never do, and an input that does is refused
-    (`RequestError`) unless it is called under `torch.no_grad()`.
-
-    Refused, with one sentence: an input whose shape or strides the program changes, and a written input that shares
-    memory with another (`CaptureError` when captured, `RequestError` when called).
-    """
-    options = Options(numerics=numerics, target=target, evidence=opened(evidence, write=budget is not None))
-    if budget is not None:
-        with tuner_of(options) as tuner:
-            tune(*bound(fn, inputs), name, tuner, budget)
-    return Optimized(fn, inputs, name, options)
+    """DOC"""
+    if not callable(fn):
+        raise RequestError(f"the program is a {type(fn).__name__}; eggtile takes a function or a module")
+    if not isinstance(inputs, list | tuple):
+        raise RequestError(
+            f"the inputs are a {type(inputs).__name__}; eggtile takes a list of the program's arguments"
+        )
+    return Optimized(fn, inputs, name, *options_of(numerics, target, evidence, budget))

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.autograd.graph import increment_version
 
 from codegen import cpu, gpu
 from codegen.compile import Binary, compile_all
@@ -70,6 +71,7 @@ class Execution:
                     values = plan.calls[step.key](*(tensors[n] for n in step.operands))
                 for index, name in step.results:
                     tensors[name].copy_(values[index])
+        increment_version([given[n] for n in plan.writes if not given[n].is_inference()])
         outputs = {o: _given(o, given, tensors) for o in plan.returns.outputs}
         return plan.returns.rebuild([outputs[o] for o in plan.returns.outputs])
 
@@ -95,7 +97,7 @@ def _given(output: Output, given: Mapping[str, torch.Tensor], tensors: Mapping[s
     if layout is None:
         return given.get(name, tensors[name])
     if name in given:
-        t = tensors[name]
+        t = given[name]
         return t.as_strided(layout.shape, layout.strides, t.storage_offset() + layout.offset)
     return spread(tensors[name], layout)
 

@@ -13,7 +13,7 @@ from zipfile import BadZipFile, ZipFile, is_zipfile
 import torch
 from torch.utils import _pytree as pytree
 
-from eggtile.bound import refuse_gradients
+from eggtile.bound import refuse_gradients, refuse_transforms
 from eggtile.plan import Plan, PlannedLaunch, RequestError, Work
 from eggtile.reference import TORCH_DTYPES
 from eggtile.returns import Layout, Output, Returns
@@ -52,6 +52,7 @@ class Saved:
     def __call__(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
         """What the program returns; inputs must be of the types and strides that it is compiled for."""
         inputs = self._placed(inputs, named)
+        refuse_transforms(inputs)
         refuse_gradients(inputs)
         for b, t in zip(self.plan.inputs, inputs, strict=False):
             _check(b, t)

@@ -91,6 +91,15 @@ class Report:
         return Report(**own)
 
 
+def check_budget(budget_s: float) -> None:
+    """Refuse seconds in which nothing can be measured, and any where there is no GPU."""
+    if not isinstance(budget_s, int | float) or not budget_s > 0:
+        raise RequestError(f"a budget is a positive number of seconds, not {budget_s}")
+    usable, why = gpu.available()
+    if not usable:
+        raise RequestError(f"there is no GPU to measure on ({why})")
+
+
 @contextmanager
 def tuner_of(options: Options, limits: Limits | None = None, measures: bool = True) -> Iterator[Tuner]:
     """A tuner for the GPU at hand, with a process that runs candidates as long as it is used."""

@@ -18,7 +18,7 @@ from eggtile.capture.whole import Whole, obstacle, whole
 from eggtile.returns import Output, Returns
 from ir.tensor import TensorProgram
 
-__all__ = ["CaptureError", "Captured", "bind", "capture"]
+__all__ = ["CaptureError", "Captured", "bind", "capture", "in_one_call"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def capture(
     try:
         exported = export(fn, inputs, dynamic)
     except OneCall as reason:
-        return _one_call(whole(fn, inputs, name, None, str(reason)))
+        return in_one_call(fn, inputs, name, str(reason))
     if why := obstacle(exported):
         return _one_call(whole(fn, inputs, name, exported, why), graph_text(exported))
     nodes = [n for n in exported.outputs if isinstance(n, torch.fx.Node)]
@@ -74,6 +74,11 @@ def capture(
         return captured
     note = "every output is an input or a view of one, so nothing is computed"
     return replace(captured, program=replace(program, notes=(*program.notes, note)))
+
+
+def in_one_call(fn: Callable[..., Any], inputs: Sequence[torch.Tensor], name: str, why: str) -> Captured:
+    """The program as one call to eager PyTorch, run once on copies of its inputs for the types of its results."""
+    return _one_call(whole(fn, inputs, name, None, why))
 
 
 def _one_call(made: Whole, text: str = "") -> Captured:

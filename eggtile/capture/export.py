@@ -11,6 +11,7 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
+from threading import RLock
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ from eggtile.capture.table import TABLE
 from eggtile.capture.types import CaptureError, OneCall, first_sentence
 from eggtile.sharing import apart, shared
 
+CAPTURING = RLock()
+"""Held while a program is traced, which changes state of the process, and while an optimised one is called."""
 Function = Callable[..., Any]
 Dynamic = Mapping[str, Mapping[int, str]]
 """Symbolic extents: input name to {dimension: name of the symbol}."""
@@ -113,6 +116,11 @@ def identifiers(wanted: Iterable[str]) -> list[str]:
 
 def export(fn: Function, inputs: Sequence[torch.Tensor], dynamic: Dynamic | None) -> Exported:
     """The exported graph of fn on inputs; raises `OneCall` or `CaptureError`."""
+    with CAPTURING:
+        return _exported(fn, inputs, dynamic)
+
+
+def _exported(fn: Function, inputs: Sequence[torch.Tensor], dynamic: Dynamic | None) -> Exported:
     module = fn if isinstance(fn, torch.nn.Module) else Wrapped(fn)
     names = parameter_names(fn, len(inputs))
     shapes = _dynamic_shapes(dynamic, names, module) if dynamic else None
@@ -234,8 +242,10 @@ def _described(
             outputs.append(value)
         elif spec.kind is OutputKind.USER_INPUT_MUTATION:
             writes.append((by_node[str(spec.target)], value.name))
-        elif spec.kind is OutputKind.BUFFER_MUTATION:
+        elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
             writes.append((by_target[str(spec.target)], value.name))
+        else:
+            raise CaptureError(f"the program has an effect that eggtile does not follow: {spec.kind.name}")
     rename = _symbol_names(program, leaves, dynamic)
     symbols = {
         rename.get(str(s), str(s)): (int(r.lower), int(min(r.upper, 2**62)))

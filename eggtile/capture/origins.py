@@ -48,14 +48,17 @@ def origins(graph: torch.fx.Graph, signature: ExportGraphSignature) -> tuple[Ori
 
 def itself(node: torch.fx.Node) -> torch.fx.Node:
     """The node that made the tensor object which this node gives: the operand where an operator gives its operand."""
-    while node.op == "call_function" and node.args and isinstance(node.args[0], torch.fx.Node):
+    while node.op == "call_function":
+        source = node.kwargs.get("out", node.args[0] if node.args else None)
+        if not isinstance(source, torch.fx.Node):
+            break
         schema = getattr(node.target, "_schema", None)
         returned = schema.returns[0].alias_info if schema is not None and schema.returns else None
-        same = _storage(node) == _storage(node.args[0])
+        same = _storage(node) == _storage(source)
         gives = (returned is not None and returned.is_write) or str(node.target).startswith(_GIVES_ITSELF)
         if not (same and gives):
             break
-        node = node.args[0]
+        node = source
     return node
 
 

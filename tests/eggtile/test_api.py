@@ -15,7 +15,7 @@ from torch import nn
 import eggtile
 import eggtile.api
 from codegen.resources import dynamic_shared_bytes
-from eggtile.bound import Bound
+from eggtile.bound import bound
 from eggtile.capture import CaptureError
 from eggtile.dynamo import backend
 from eggtile.pipeline import Options, RequestError, compile_program
@@ -23,6 +23,9 @@ from eggtile.plan import head
 from eggtile.saved import FORMAT
 
 HEAVY = ("egglog", "egraph", "extract", "scipy", "eggtile.capture", "eggtile.pipeline", "torch._dynamo")
+
+
+X = torch.ones(2)
 
 
 def perceptron() -> nn.Module:
@@ -139,36 +142,22 @@ def test_extents_that_change_are_numbers_of_the_graph() -> None:
         assert torch.equal(made(torch.ones(n, 2)), torch.full((n, 2), n + 1.0))
 
 
-def test_numbers_keep_their_places_among_the_tensors() -> None:
-    bound = Bound(Scaled(), [None, 3, None])
-    assert torch.equal(bound(torch.ones(2), torch.ones(2)), torch.full((2,), 4.0))
+def test_all_that_is_no_tensor_keeps_its_place_among_the_arguments() -> None:
+    fn, tensors = bound(lambda x, k, d: x * k + d["y"][0], [X, 3, {"y": [X + 1, "text"]}])
+    assert len(tensors) == 2 and torch.equal(fn(*tensors), X * 4 + 1)
 
 
-class Scaled(nn.Module):
-    def forward(self, x: torch.Tensor, k: int, y: torch.Tensor) -> torch.Tensor:
-        return x * k + y
-
-
-def test_gradients_and_odd_arguments_are_refused() -> None:
+def test_gradients_are_refused() -> None:
     graph = torch.fx.symbolic_trace(nn.Linear(2, 2))
     with pytest.raises(RequestError, match="computes no gradients"):
         backend(graph, [])(torch.ones(2, 2, requires_grad=True))
-    with pytest.raises(RequestError, match="argument 0 is a str"):
-        backend(graph, [])("x")
 
 
 def test_numbers_are_constants_of_an_optimised_program() -> None:
     made = eggtile.optimize(lambda x, k, y: x * k + y, [torch.ones(3), 2, torch.ones(3)])
-    for k in (2, 3, 2.5, True, -0.0):
+    for k in (2, 3, 2.5, True, 0.0, -0.0):
         got = made(torch.ones(3), k, -torch.zeros(3))
         assert torch.equal(got, torch.ones(3) * k) and torch.equal(got.signbit(), (torch.ones(3) * k).signbit())
-    with pytest.raises(CaptureError, match="returns no tensor"):
-        eggtile.optimize(lambda x, y: x * y, [torch.ones(3), torch.ones(3)])(3, 4)
-    for odd, said in ((("a",), "argument 0 is a str"), ((torch.ones(3), None), "argument 1 is a NoneType")):
-        with pytest.raises(RequestError, match=said):
-            made(*odd)
-    with pytest.raises(RequestError, match="one tensor; eggtile takes a list"):
-        eggtile.optimize(lambda x: x + 1, torch.ones(3))  # type: ignore[arg-type]
 
 
 def test_an_unknown_option_of_the_backend_is_refused_with_the_known_ones() -> None:
@@ -203,12 +192,6 @@ def test_a_damaged_saved_program_is_refused_as_that(tmp_path: Path) -> None:
         made.save(tmp_path / "none" / "program.pt")
 
 
-def test_an_input_that_is_negated_when_it_is_read_is_refused() -> None:
-    run = eggtile.optimize(partial(torch.softmax, dim=-1), [torch.randn(3, 8)])
-    with pytest.raises(RequestError, match="resolve_neg"):
-        run(torch.randn(3, 8, dtype=torch.complex64).conj().imag)
-
-
 def test_an_operand_that_is_no_tensor_is_refused_with_its_type() -> None:
     with pytest.raises(CaptureError, match="not a tensor"):
-        eggtile.optimize(lambda x: x + torch.randn(8, generator=torch.Generator()), [torch.randn(3, 8)])
+        compile_program(lambda x: x + torch.randn(8, generator=torch.Generator()), [torch.randn(3, 8)])

@@ -65,7 +65,11 @@ def test_a_program_that_raises_is_refused_with_its_error() -> None:
         return x if x.sum() > 0 else x @ x
 
     with pytest.raises(CaptureError, match="the program cannot run: RuntimeError"):
-        optimize(wrong, [-torch.ones(2, 3)])
+        compile_program(wrong, [-torch.ones(2, 3)])
+    with pytest.raises(CaptureError, match="the program cannot run: RuntimeError"):
+        optimize(lambda x: x @ x, [torch.ones(2, 3)])
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        optimize(wrong, [torch.ones(2, 3)])(-torch.ones(2, 3))
 
 
 # ---- shapes and shared memory
@@ -79,7 +83,10 @@ def test_an_input_that_changes_its_shape_is_refused_by_the_operator(name: str) -
         return x * 2
 
     with pytest.raises(CaptureError, match=f"^{name} changes the shape"):
-        optimize(changed, [torch.randn(1, 5)])
+        compile_program(changed, [torch.randn(1, 5)])
+    x = torch.randn(1, 5)
+    y = x.clone()
+    assert torch.equal(optimize(changed, [x.clone()])(y), x.reshape(y.shape) * 2)
 
 
 def test_a_value_of_the_program_may_change_its_shape() -> None:
@@ -93,7 +100,9 @@ def test_written_inputs_that_share_memory_are_refused_when_captured_and_when_cal
 
     a = torch.randn(8)
     with pytest.raises(CaptureError, match="writes x, which shares memory with y"):
-        optimize(program, [a, a])
+        compile_program(program, [a, a])
+    b = a.clone()
+    assert torch.equal(optimize(program, [a, a])(b, b), (a + 1) * 2)
     optimized = optimize(program, [a[:4], a[4:]])
     with pytest.raises(RequestError, match="writes x, which shares memory with y"):
         optimized(a[:4], a[:4])
