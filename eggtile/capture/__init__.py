@@ -66,6 +66,9 @@ def capture(
         raise CaptureError(f"{name} returns a number that depends on an extent")
     translator = Translator(exported)
     program, calls = translator.program(name), translator.calls.executors
+    if exported.attributes:
+        note = f"what the program writes to attributes is left out: {', '.join(exported.attributes)}"
+        program = replace(program, notes=(*program.notes, note))
     if not program.results:
         raise CaptureError(f"{name} returns no tensor")
     tensors = tuple(leaf.tensor for leaf in exported.leaves)

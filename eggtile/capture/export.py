@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import StringIO
 from threading import RLock
@@ -18,6 +18,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from eggtile.autocast import under, written_out
+from eggtile.capture.attributes import put_back
 from eggtile.capture.casts import cast_explicitly
 from eggtile.capture.location import innermost
 from eggtile.capture.metadata import Watched, check_inputs_keep_theirs, refusal
@@ -59,7 +60,7 @@ class Leaf:
 class Exported:
     """An exported program: its graph, its inputs in our order, its outputs, what it mutates, its symbols.
 
-    `origins` says of every output that is a tensor where it comes from.
+    `origins` says of every output that is a tensor where it comes from; `attributes` are written besides, in vain.
     """
 
     graph: torch.fx.Graph
@@ -70,6 +71,7 @@ class Exported:
     symbols: Mapping[str, tuple[int, int]]
     rename: Mapping[str, str]
     origins: tuple[Origin, ...]
+    attributes: tuple[str, ...] = ()
 
 
 class Wrapped(torch.nn.Module):
@@ -128,7 +130,7 @@ def _exported(fn: Function, inputs: Sequence[torch.Tensor], dynamic: Dynamic | N
     logging.disable(logging.CRITICAL)  # export logs and prints at length what it then raises
     try:
         with torch.no_grad(), redirect_stderr(StringIO()):
-            with watched:
+            with watched, put_back(fn) as written:
                 program = torch.export.export(module, tuple(apart(inputs)), dynamic_shapes=shapes, strict=False)
             check_inputs_keep_theirs(program.graph)
             if name := overlapping_write(program.graph):
@@ -146,6 +148,7 @@ def _exported(fn: Function, inputs: Sequence[torch.Tensor], dynamic: Dynamic | N
     if _has_effects(program):
         raise CaptureError("the program has effects besides its results and the inputs it writes")
     exported = _described(program, names, inputs, dynamic or {}, sources)
+    exported = replace(exported, attributes=tuple(written))
     if why := shared({leaf.name: leaf.tensor for leaf in exported.leaves}, {name for name, _ in exported.writes}):
         raise CaptureError(why)
     return exported

@@ -341,6 +341,26 @@ def test_a_captured_parameter_is_written(tmp_path: Path) -> None:
     torch.testing.assert_close(table.weight, again.weight)
 
 
+def test_a_capture_puts_attributes_back_and_names_them() -> None:
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen, self.cache = [1], {}  # type: ignore[var-annotated]
+
+        def forward(self, x: torch.Tensor) -> Any:
+            self.last = x * 2
+            self.cache["x"] = x + 1
+            self.seen.append(x)
+            return x + 1
+
+    module = Keeps()
+    notes = compile_program(module, [X]).captured.program.notes
+    assert notes == ("what the program writes to attributes is left out: seen, cache, last",)
+    assert module.seen == [1] and not module.cache and not hasattr(module, "last")
+    with pytest.raises(CaptureError, match="makes a parameter, w: that is not supported"):
+        compile_program(own_write(lambda m: setattr(m, "w", nn.Parameter(m.w + 1)))(), [X])
+
+
 def test_autograd_sees_what_is_written() -> None:
     fast = optimize(lambda a: a.add_(1) * 2, [X.clone()])
     w, z = torch.ones(3, 8, requires_grad=True), X.clone()

@@ -1,0 +1,59 @@
+"""Attributes that a module writes while it is traced: they are put back, as a trace gives them values that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from operator import is_
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from eggtile.capture.types import CaptureError
+
+
+@contextmanager
+def put_back(fn: Callable[..., Any]) -> Iterator[list[str]]:
+    """Put back the attributes that modules write inside, and then name them; refuse a parameter that is made inside."""
+    modules = dict(fn.named_modules()) if isinstance(fn, torch.nn.Module) else {}
+    before = {name: {k: (v, _inside(v)) for k, v in vars(m).items()} for name, m in modules.items()}
+    written: list[str] = []
+    made: list[str] = []
+    hook = register_module_parameter_registration_hook(lambda module, name, parameter: made.append(name))
+    try:
+        yield written
+    finally:
+        hook.remove()
+        for name, m in modules.items():
+            keys = [k for k in {**before[name], **vars(m)} if _restored(m.__dict__, before[name], k)]
+            written += [f"{name}.{k}" if name else k for k in keys]
+    if made:
+        raise CaptureError(f"the program makes a parameter, {made[0]}: that is not supported")
+
+
+def _inside(value: object) -> list[object] | dict[object, object] | None:
+    """A copy of a list or a dict of the program's own."""
+    return value.copy() if type(value) in (list, dict) else None  # type: ignore[attr-defined]
+
+
+def _restored(now: dict[str, Any], before: Mapping[str, tuple[Any, Any]], key: str) -> bool:
+    """Whether an attribute was written, which is put back."""
+    if key not in before:
+        del now[key]
+        return True
+    value, inside = before[key]
+    is_written = now.get(key, before) is not value
+    now[key] = value
+    if inside is not None and not _same(value, inside):
+        value.clear()
+        value.extend(inside) if isinstance(value, list) else value.update(inside)
+        return True
+    return is_written
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two lists or dicts hold the same objects."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(map(is_, a.values(), b.values()))
+    return len(a) == len(b) and all(map(is_, a, b))
