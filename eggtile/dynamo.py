@@ -107,7 +107,10 @@ class Graph:
                 self.options,
                 f"{self.transform.name} belongs to a transform of torch.func",
             )
-        return Made(compiled, execution_for(plan_of(compiled), device), moved)
+        plan = plan_of(compiled)
+        if odd := [b.name for k, b in enumerate(plan.inputs) if k in moved and b.name in plan.writes]:
+            raise RequestError(f"the program writes {odd[0]}, which is on the cpu; others are on {device}")
+        return Made(compiled, execution_for(plan, device), moved)
 
     def _key(self, args: Arguments) -> Hashable:
         for name, a in zip(self.names, args, strict=True):

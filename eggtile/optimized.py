@@ -193,7 +193,36 @@ def optimize(
     evidence: str | Path | None = None,
     budget: float | None = None,
 ) -> Optimized:
-    """DOC"""
+    """Optimise a function or module for inputs like `inputs`; all among them that is no tensor is constant.
+
+    Dynamo, the tracer of `torch.compile`, decides what a program is. A call has the effects of the program (what it writes
+    to tensors, attributes, lists and caches), and the program is traced anew once something that it read has changed.
+    What dynamo cannot trace as one graph, as where data decides the course or something is printed, runs in eager
+    PyTorch as a whole; `report()["notes"]` says so. So does all while hooks on every module are registered. Dynamo does
+    not see a method that another takes the place of in a class, nor an object that is given another class.
+
+    Outputs are the tensors that PyTorch gives: an input or a written input is the caller's own tensor, a view of an
+    input is a view of it, and a tensor that is returned twice is one object. Two exceptions: outputs that are views of
+    one new tensor do not share memory with each other, and a view of an input under another type is a copy.
+
+    Forms and schedules are chosen by what was measured: `evidence` is a store, a .jsonl file, "none", or else what
+    `eggtile.stores.opened` finds. With a `budget`, kernels are measured first, on the GPU, for about so many seconds.
+
+    It is for inference. The weights of a module may require gradients, but results never do: what is computed from them
+    passes no gradient back to those weights. An input that requires gradients is refused (`RequestError`) unless the
+    program is called under `torch.no_grad()`.
+
+    Values in tensors are the caller's to keep in range, as for CUDA kernels: where eager PyTorch raises for an index, a
+    class or an integer divisor of zero, results have no meaning there.
+
+    What `save` writes is traced by `torch.export` instead: it holds tensors as they are then, its effects are writes to
+    inputs and its own tensors alone, and a cache outside of the module that the program fills may keep tensors of the
+    trace. Among threads one call runs at a time.
+
+    Refused, with one sentence: what is called within a transform of `torch.func`, a tracer, a dispatch mode or forward
+    derivatives; tensors of other classes, and nested ones; a written tensor that shares memory with another
+    (`RequestError`); and an input whose shape or strides a graph changes (`CaptureError`).
+    """
     if not callable(fn):
         raise RequestError(f"the program is a {type(fn).__name__}; eggtile takes a function or a module")
     if not isinstance(inputs, list | tuple):
