@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._dynamo import config
 
+from eggtile.autocast import state
 from eggtile.bound import Arguments, bound, refuse_gradients
 from eggtile.capture import in_one_call
 from eggtile.capture.export import CAPTURING, identifiers, parameter_names
@@ -45,11 +46,18 @@ class Graph:
 
     `given` tells for each argument whether the caller of the program gives it; the program holds the others itself.
     Where dynamo sees to it that arguments keep their types, shapes and strides, the graph is `static`. With a `budget`
-    the kernels for the first arguments are measured before, for about so many seconds.
+    the kernels for the first arguments are measured before, for about so many seconds. Graphs of equal text that share
+    what is `known` are compiled once.
     """
 
     def __init__(
-        self, graph: torch.fx.GraphModule, name: str, options: Options, budget: float | None, fn: Any = None
+        self,
+        graph: torch.fx.GraphModule,
+        name: str,
+        options: Options,
+        budget: float | None,
+        fn: Any = None,
+        known: dict[Hashable, Made] | None = None,
     ) -> None:
         self.graph, self.name, self.options, self.budget = graph, name, options, budget
         self.transform = next(filter(_transforms, graph.graph.nodes), None)
@@ -62,6 +70,8 @@ class Graph:
         self.names = identifiers(_named(n.name, fn) for n in nodes)
         self.static = fn is not None
         self.computes = any(map(_computes, graph.graph.nodes))
+        self.text = object() if graph.graph.find_nodes(op="get_attr") else str(graph.graph)
+        self.known = {} if known is None else known
         self._made: dict[Hashable, Made] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -83,7 +93,10 @@ class Graph:
         key = self._key(args)
         with CAPTURING:
             if key not in self._made:
-                self._made[key] = self._compiled(args)
+                alike = self.text, state(), *map(_layout, args)
+                if alike not in self.known:
+                    self.known[alike] = self._compiled(args)
+                self._made[key] = self.known[alike]
         return self._made[key]
 
     def _compiled(self, args: Arguments) -> Made:

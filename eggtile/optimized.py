@@ -16,7 +16,7 @@ from eggtile.autocast import state, under
 from eggtile.bound import Arguments, bound, refuse_transforms
 from eggtile.capture.export import CAPTURING
 from eggtile.capture.types import first_sentence
-from eggtile.dynamo import Graph, as_one_call, followed, options_of
+from eggtile.dynamo import Graph, Made, as_one_call, followed, options_of
 from eggtile.explore import report
 from eggtile.pipeline import (
     LISTED,
@@ -65,6 +65,7 @@ class Optimized:
         self._whole: Compiled | None = None
         self._eager: dict[Hashable, str] = {}
         self._asked: list[None] = []
+        self._known: dict[Hashable, Made] = {}
         backend = WeakMethod(self._backend)  # dynamo keeps every backend for good
         self._run = followed(fn, lambda *graph: backend()(*graph))  # type: ignore[misc]
         self._made()
@@ -73,7 +74,8 @@ class Optimized:
         return Optimized, (self.fn, self._inputs, self.name, self.options)
 
     def _backend(self, graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
-        made, self._budget = Graph(graph, self.name, self.options, self._budget, self.fn), None
+        made = Graph(graph, self.name, self.options, self._budget, self.fn, self._known)
+        self._budget = None
         asked = self._asked  # dynamo keeps what is returned as long as the trace, which has to go with `self`
 
         def call(*args: Any) -> Any:

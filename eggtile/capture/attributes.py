@@ -16,11 +16,17 @@ from eggtile.capture.types import CaptureError
 @contextmanager
 def put_back(fn: Callable[..., Any]) -> Iterator[list[str]]:
     """Put back the attributes that modules write inside, and then name them; refuse a parameter that is made inside."""
-    modules = dict(fn.named_modules()) if isinstance(fn, torch.nn.Module) else {}
+    all_ = fn.named_modules() if isinstance(fn, torch.nn.Module) else ()
+    modules = {name: m for name, m in all_ if not isinstance(m, torch.fx.GraphModule)}
     before = {name: {k: (v, _inside(v)) for k, v in vars(m).items()} for name, m in modules.items()}
     written: list[str] = []
     made: list[str] = []
-    hook = register_module_parameter_registration_hook(lambda module, name, parameter: made.append(name))
+
+    def note(module: torch.nn.Module, name: str, parameter: object) -> None:
+        if any(module is m for m in modules.values()):
+            made.append(name)
+
+    hook = register_module_parameter_registration_hook(note)
     try:
         yield written
     finally:
