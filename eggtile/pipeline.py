@@ -39,7 +39,7 @@ NUMERICS = ("strict", "default", "fast")
 LISTED = 12
 """How many forms are found where nothing else is asked for, so that their numbers are the same everywhere."""
 TUNED = 3
-"""How many forms a tuner measures in each round; programs of which something is measured are looked at as widely."""
+"""How many forms a tuner measures in each round."""
 MOST_HELD = 64  # elements of one value in a thread; with what is computed of them, about its registers
 LINES_TRIED = 24
 SPACES = 256
@@ -255,45 +255,31 @@ def choose_forms(compiled: Compiled) -> Compiled:
 def chosen_region(program: LoopProgram, graph: EGraph, options: Options) -> Region:
     """Extract the forms of a region, at measured prices where there are some, and choose one.
 
-    The form as written may take half of the time, and a search what is left, which is half of it at least.
+    The form as written may take half of the time, and the search what is left, which is half of it at least.
     """
     machine, half = options.machine(), options.extract_s / 2
     since = time.thread_time()
-
-    def left_s() -> float:
-        return max(half, options.extract_s - (time.thread_time() - since))
-
     prices = LegalPrices(options.evidence, machine, options.quotients, options.hopeful)
     default = prices.form(default_form(program, machine, half))
     price, ratio = (prices, prices.ratio) if prices.known else (None, None)
-    found = ranked(forms(graph, machine, options.count, price, ratio, left_s()), prices)
-    if options.count == 1 and any(prices.measured(k, f) for f in (found[0], default) for k in f.kernels):
-        found = ranked(forms(graph, machine, TUNED, price, ratio, left_s()), prices)[:1]
-    found = distinct(found, default)
+    left_s = max(half, options.extract_s - (time.thread_time() - since))
+    beyond = prices.beyond(program)
+    found = distinct(forms(graph, machine, options.count, price, ratio, left_s, beyond=beyond), default)
     return Region(program, graph, default, found, pick(found, default, options), prices)
 
 
 def distinct(found: Sequence[Form], default: Form) -> list[Form]:
-    """The forms less those that differ from another by names alone; the form as written stands for its equal.
+    """The forms less those that differ from another by names alone; the form as written stands for its equals.
 
-    One whose signature and cost are those of the form as written differs from it by trivial moves.
+    Those whose signature and cost are its own differ from it by trivial moves.
     """
+    as_written, own = form_key(default), (default.cost_us, form_signature(default))
     unique: dict[str, Form] = {}
     for f in found:
-        unique.setdefault(form_key(f), f)
-    as_written = form_key(default)
-    own = default.cost_us, form_signature(default)
-    alike = (k for k, f in unique.items() if (f.cost_us, form_signature(f)) == own)
-    key = as_written if as_written in unique else next(alike, None)
-    if key is not None:
-        unique[key] = default
+        key = form_key(f)
+        equal = key == as_written or (f.cost_us, form_signature(f)) == own
+        unique.setdefault(as_written if equal else key, default if equal else f)
     return [f if f is default else replace(f, name=f"f{n}") for n, f in enumerate(unique.values())]
-
-
-def ranked(found: Sequence[Form], prices: Prices) -> list[Form]:
-    """The forms at their prices, the cheapest first."""
-    best = sorted(map(prices.form, found), key=lambda f: f.cost_us)
-    return [replace(f, name=f"f{n}") for n, f in enumerate(best)]
 
 
 def pick(found: list[Form], default: Form, options: Options) -> Form:

@@ -23,7 +23,7 @@ from extract.cost import Cost, kernel_cost
 from extract.evidence import source_hash
 from extract.key import Canonical, canonical, form_key
 from extract.measurement import FORM, Measurement, Where, rank
-from extract.prices import Prices, family_of, shapes_of, stores_something
+from extract.prices import Prices, family_of, shapes_of, shapes_of_program, stores_something
 from extract.spaces import fallback_schedule, space
 from extract.stages import stages
 from extract.tiling import tile_program
@@ -230,10 +230,8 @@ class Tuner:
         if not found or len(times) < len(found):
             return None
         kernels = [compile_kernel(k, form, self.options, Clock(), {}, None) for k in form.kernels]
-        shapes = " ".join(f"{b.dtype}{list(b.shape)}".replace(" ", "") for b in program.buffers)
-        row = self._row(
-            form_key(form, self.options.quotients), " | ".join(m.schedule for m in found if m), FORM, shapes
-        )
+        lines = " | ".join(m.schedule for m in found if m)
+        row = self._row(form_key(form, self.options.quotients), lines, FORM, shapes_of_program(program))
         made = Candidate(work_of(program, form, kernels), tuple(map(at_pointer, program.buffers)), row)
         made.row = replace(row, modelled_us=sum(times), source=source_hash(made.text))
         return made

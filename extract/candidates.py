@@ -11,6 +11,7 @@ from functools import cached_property
 from extract.cost import Cost
 from extract.facts import buffers_read, product, size
 from extract.fragments import Fragments
+from extract.streams import merged
 from ir import term as T
 from ir.loop import KernelForm, Part
 from ir.node import postorder
@@ -37,6 +38,11 @@ class Candidate:
         """Classes that it stores."""
         return frozenset(c for p in self.parts for c, _ in p)
 
+    @cached_property
+    def buffers(self) -> frozenset[str]:
+        """Buffers that it reads."""
+        return frozenset[str]().union(*(buffers_read(t) for p in self.parts for _, t in p))
+
 
 class Candidates:
     """All candidate kernels of a scope, in one order with `others` of it."""
@@ -48,6 +54,9 @@ class Candidates:
         for c, read in others.reads.items() if others else ():
             self.reads[c] = self.reads.get(c, set()) | read
         self.ranks = self._ranks()
+        results = zip(self.source.graph.roots, self.source.results, strict=True)
+        inputs = {b.name for b in self.source.graph.program.buffers if b.role == "input"}
+        self.overwrites = frozenset((c, s.buffer) for c, s in results if s.buffer in inputs)
 
     def candidate(self, made: Iterable[tuple[int, Term]], kind: str) -> Candidate:
         """A kernel that makes these values, those with equal axes in one part."""
@@ -56,17 +65,18 @@ class Candidates:
             parts[frozenset(self.source.store_axes(c))].append((c, t))
         listed = [parts[axes] for axes in sorted(parts, key=sorted)]
         inputs = frozenset(c for p in listed for _, t in p for c in self.fragments.inputs(t))
-        cost = self.fragments.pricing.cost([self._part(p) for p in listed])
+        cost = self.fragments.pricing.cost(self._parts(listed))
         us = self.fragments.corrected([t for p in listed for _, t in p], cost)
         return Candidate(tuple(map(tuple, listed)), inputs, us, cost, kind)
 
-    def _part(self, made: Sequence[tuple[int, Term]]) -> Part:
-        stores = tuple(s for c, t in made for s in self.source.stores(c, t))
-        return Part(self.source.store_axes(made[0][0]), stores)
+    def _parts(self, parts: Sequence[Sequence[tuple[int, Term]]]) -> tuple[Part, ...]:
+        stores = [[s for c, t in made for s in self.source.stores(c, t)] for made in parts]
+        axes = [self.source.store_axes(made[0][0]) for made in parts]
+        return merged([Part(a, tuple(s)) for a, s in zip(axes, stores, strict=True)])
 
     def kernel(self, c: Candidate) -> KernelForm:
         """The candidate as a kernel over the buffers of the program and of the classes."""
-        return KernelForm("kernel", tuple(map(self._part, c.parts)))
+        return KernelForm("kernel", self._parts(c.parts))
 
     def singles(self) -> list[Candidate]:
         """One kernel per needed class and fragment."""
@@ -109,8 +119,10 @@ class Candidates:
         return {c: len(b) for c, b in below.items()}
 
     def ordered(self, c: Candidate) -> bool:
-        """Whether what it makes all comes after what it reads."""
+        """Whether what it makes all comes after what it reads, and no part writes over what another one reads."""
         if c.inputs & c.outs:
+            return False
+        if len(c.parts) > 1 and any(o in c.outs and b in c.buffers for o, b in self.overwrites):
             return False
         highest = max((self.ranks.get(x, -1) for x in c.inputs), default=-1)
         return len(c.outs) == 1 or highest < min(self.ranks[o] for o in c.outs)
@@ -147,9 +159,10 @@ class Candidates:
         number = {c: k for k, c in enumerate(found)}
         for bucket in buckets:
             keys = sorted(bucket)
-            groups = [keys]
+            groups = [keys, [k for k in keys if any(c.outs <= live for c in bucket[k])]]
             if 2 < len(keys) <= MOST_GROUPED:
                 groups += [list(g) for g in itertools.combinations(keys, 2)]
+            groups = [g for g in groups if len(g) <= MOST_SIBLINGS]
             for group, wish in itertools.product(groups, wishes):
                 picks = sorted({number[max(bucket[k], key=wish)] for k in group})
                 outs = [o for k in picks for o in found[k].outs]
@@ -174,12 +187,12 @@ class Candidates:
                 factors = product(x)
                 if isinstance(x, T.Fold) and factors is not None:
                     for operand in factors[:2]:
-                        shared["operand", operand.digest][x.digest].append(c)
+                        shared["operand", operand.digest][str(self.fragments.class_of.get(x, x.digest))].append(c)
             for buffer in buffers_read(t):
                 shared["buffer", buffer, axes][f"{out:08d}"].append(c)
                 if not folds:
                     shared["buffer", buffer][f"{out:08d}"].append(c)
-        return [b for _, b in sorted(shared.items()) if 2 <= len(b) <= MOST_SIBLINGS]
+        return [b for _, b in sorted(shared.items()) if len(b) > 1]
 
 
 def _extent_of_terms(c: Candidate) -> int:

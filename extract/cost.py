@@ -29,9 +29,9 @@ MERGE_US = 1.0  # for what several blocks make of one row, for each sweep that n
 STATE_SHARE = 0.05  # of a loop's fixed time, for every state that it carries
 TILES = (
     (128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.85), (64, 128, 0.7), (128, 64, 0.7), (64, 64, 0.5),
-    (16, 64, 0.25), (16, 128, 0.3), (16, 256, 0.35),
+    (16, 64, 0.25), (64, 16, 0.25), (16, 128, 0.3), (128, 16, 0.3), (16, 256, 0.35), (256, 16, 0.35),
 )  # fmt: skip
-"""Rows and columns of a contraction's tile, and the share of the peak rate that it reaches."""
+"""Rows and columns of a contraction's tile, either operand's, and the share of the peak rate that it reaches."""
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,10 @@ class Pricing:
 
     def _tiling(self, w: PartWork) -> _Tiling:
         """The tiles of a part; parts alike in axes share them."""
-        main = w.main
-        rows, columns = (NONE, NONE) if main is None else (main.a.free - main.b.free, main.b.free - main.a.free)
-        key = w.axes, rows & w.axes, columns & w.axes, NONE if main else w.axes.intersection(w.sweeps)
+        sides = w.sides
+        key = w.axes, *(sides or (NONE, NONE)), NONE if sides else w.axes.intersection(w.sweeps)
         if key not in self._tilings:
-            self._tilings[key] = _Tiling(*key, main is not None, self.works.points)
+            self._tilings[key] = _Tiling(*key, sides is not None, self.works.points)
         return self._tilings[key]
 
     def _stays(self, w: PartWork) -> bool:

@@ -1,4 +1,4 @@
-"""The cheapest set of candidates that makes the roots: an integer program for HiGHS, and the k best by no-good cuts."""
+"""The cheapest set of candidates that makes the roots, and the cheapest with each of them: integer programs for HiGHS."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -66,25 +66,17 @@ class CoverProblem:
                         row[i] = row.get(i, 0.0) - 1.0
                 self.rows.append((row, 0.0, np.inf))
 
-    def covers(self, deadline: float) -> Iterator[Cover]:
-        """Covers from the cheapest on, until none is left or the time is up; the first is always given.
-
-        Where the solver runs out of time, the first is the better of what it has and the greedy one.
-        """
+    def best(self, deadline: float) -> Cover:
+        """The cheapest cover; where the solver runs out of time, the better of what it has and the greedy one."""
         greedy = self.greedy()
-        solved = self._solve(deadline, most=math.inf if greedy is None else greedy.us)
-        first = self._cover(solved, greedy)
-        if first is None:
+        us = dict(enumerate(c.us for c in self.candidates))
+        known = [] if greedy is None else [(us, 0.0, greedy.us * (1 + TIE))]
+        cover = self._cover(self._solve(deadline, rows=[*self.rows, *known]), greedy)
+        if cover is None:
             raise ExtractError(
                 f"no acyclic set of {len(self.candidates)} candidates makes the {len(self.roots)} results"
             )
-        yield first
-        while solved.on and time.thread_time() < deadline:
-            self._forbid(solved.on)
-            solved = self._solve(deadline)
-            cover = self._cover(solved, None)
-            if cover is not None:
-                yield cover
+        return cover
 
     def _cover(self, solved: Solved, other: Cover | None) -> Cover | None:
         """The better of two covers, with its distance to the bound; None where there is none."""
@@ -98,21 +90,16 @@ class CoverProblem:
         gap = 1 - solved.bound / us if us else 0.0
         return Cover(picks, us, gap if gap > TIE else 0.0)
 
-    def through(self, deadline: float) -> Iterator[Cover]:
-        """The cheapest cover, then for every candidate the cheapest cover that uses it, makers of roots first."""
-        first = next(self.covers(deadline))
-        yield first
-        self.rows = [r for r in self.rows if np.isfinite(r[1])]
+    def others(self, deadline: float) -> Iterator[Cover]:
+        """For every candidate the cheapest cover that uses it, makers of roots first, until the time is up."""
+        rows = [r for r in self.rows if np.isfinite(r[1])]
         wanted = set(self.roots)
         for i in sorted(range(len(self.candidates)), key=lambda i: not self.candidates[i].outs & wanted):
             if time.thread_time() > deadline:
                 return
-            self.rows.append(({i: 1.0}, 1.0, 1.0))
-            solved = self._solve(deadline)
-            self.rows.pop()
-            cover = self._cover(solved, None)
+            cover = self._cover(self._solve(deadline, rows=[*rows, ({i: 1.0}, 1.0, 1.0)]), None)
             if cover is not None and i in cover.picks:
-                yield replace(cover, gap=first.gap)
+                yield cover
 
     def _used(self, on: Sequence[int]) -> list[int]:
         """The candidates that the roots need."""
@@ -126,11 +113,10 @@ class CoverProblem:
                 stack += self.candidates[i].inputs
         return sorted(used)
 
-    def _solve(self, deadline: float, most: float = math.inf) -> Solved:
-        """The cheapest choice that the rows allow, or the best until the deadline; one is known that costs `most`."""
+    def _solve(self, deadline: float, rows: Sequence[Row]) -> Solved:
+        """The cheapest choice that the rows allow, or the best until the deadline."""
         n = len(self.candidates)
         us = np.array([c.us for c in self.candidates])
-        rows = self.rows if math.isinf(most) else [*self.rows, (dict(enumerate(us)), 0.0, most * (1 + TIE))]
         values = [v for terms, _, _ in rows for v in terms.values()]
         columns = [i for terms, _, _ in rows for i in terms]
         starts = np.cumsum([0, *(len(terms) for terms, _, _ in rows)])
@@ -150,9 +136,6 @@ class CoverProblem:
         bound = result.mip_dual_bound
         on = [] if result.x is None else [i for i in range(n) if result.x[i] > 0.5]
         return Solved(on, 0.0 if bound is None or not math.isfinite(bound) else max(0.0, float(bound) - TIE))
-
-    def _forbid(self, on: Sequence[int]) -> None:
-        self.rows.append((dict.fromkeys(on, 1.0), -np.inf, len(on) - 1.0))
 
     def _order(self, on: Sequence[int]) -> tuple[int, ...] | None:
         """The candidates in dependency order; None where some wait on each other."""

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from egraph.graph import EGraph
 from egraph.saturate import saturate
@@ -33,9 +34,9 @@ Price = Callable[[KernelForm, Form, Cost], float | None]
 """The time of a kernel in us, given what the model says of it; None where the model's is to stand."""
 Ratio = Callable[[Sequence[Term], Cost], float | None]
 """What to multiply the model's time of a kernel that stores these terms with, as kernels alike were measured."""
-MOST_PER_CLASS = 24  # fragments of a class when many forms are asked for
-WIDE = 40.0  # how far from the best fragments may be where many are wanted
 TRIES = 3  # covers solved for each form asked for, since some differ by trivial moves
+MEASURED = 12
+"""Forms of which the cheapest is chosen where whole forms of the program are measured."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,14 @@ class Region:
         self,
         scope: Scope,
         machine: Machine,
-        breadth: Breadth,
         price: Price | None,
         deadline: float,
         greedy: bool = False,
         ratio: Ratio | None = None,
     ) -> None:
         self.scope, self.deadline, self.greedy, self.price = scope, deadline, greedy, price
-        self.fragments = Fragments(scope, machine, breadth, self._half(), ratio=ratio)
+        self.fragments = Fragments(scope, machine, Breadth(), self._half(), ratio=ratio)
+        self.late = self.fragments.late
         self.candidates = Candidates(self.fragments)
         self.found: list[Candidate] = []
         self.found = self._all(self.candidates)
@@ -74,8 +75,7 @@ class Region:
         return (time.thread_time() + self.deadline) / 2
 
     def _all(self, candidates: Candidates) -> list[Candidate]:
-        found = candidates.all(self._live)
-        return found if self.price is None else [self._priced(c, self.price) for c in found]
+        return [self._at_price(c) for c in candidates.all(self._live)]
 
     def _bounded(self, found: Sequence[Candidate]) -> list[Candidate]:
         """The candidates, and more whose exponents stay in range whoever makes what they read.
@@ -83,16 +83,18 @@ class Region:
         Such fragments may be dear as kernels of their own: one that finds the maximum itself does so for every tile.
         """
         own = self.fragments
-        breadth = replace(own.breadth, slack=max(own.breadth.slack, WIDE), bounded=True)
+        breadth = replace(own.breadth, bounded=True)
         fragments = Fragments(self.scope, own.pricing.machine, breadth, self._half(), own.lineage, own.ratio)
         own.trusted |= fragments.trusted
-        own.late = own.late or fragments.late
+        self.late = self.late or fragments.late
         more = Candidates(fragments, self.candidates)
         unique = {c.parts: c for c in (*found, *self._all(more))}
+        fragments.risky |= own.risky
+        self.candidates = more
         return [c for c in unique.values() if more.ordered(c)]
 
-    def choices(self, k: int) -> list[Choice]:
-        """Up to `k` covers with distinct signatures and kernels, the cheapest first; at least one.
+    def choices(self, k: int, deadline: float) -> list[Choice]:
+        """Up to `k` covers with distinct signatures and kernels, the cheapest first; it is the same one for every `k`.
 
         Among more than `k` the cheapest of every number of kernels and of loops over each axis go first.
         """
@@ -102,7 +104,9 @@ class Region:
         turn: dict[object, int] = {}
         pricing = self.fragments.pricing
         speller = Speller(pricing.extents, pricing.buffers.values(), roles=True)
-        for cover, picks in itertools.islice(self._covers(), 1 if k == 1 else TRIES * k):
+        first, picks = self.best
+        covers = itertools.chain([(first, picks)], self._others(deadline) if k > 1 else ())
+        for cover, picks in itertools.islice(covers, TRIES * k):
             signature = self._signature(picks)
             if signature in out or (out and not self._needed(picks)):
                 continue
@@ -111,42 +115,70 @@ class Region:
             if text in texts:
                 continue
             texts.add(text)
-            stop = *(("candidates",) if self.fragments.late else ()), *(("solver",) if cover.gap else ())
-            out[signature] = Choice(kernels, cover.us, cover.gap, signature, stop, self._reasons(kernels))
+            stop = *(("candidates",) if self.late else ()), *(("solver",) if first.gap else ())
+            out[signature] = Choice(kernels, cover.us, first.gap, signature, stop, self._reasons(kernels))
             loops: Counter[str] = Counter()
             for c in picks:
                 loops.update(c.cost.sweeps)
             kind = len(picks), tuple(sorted(loops.items()))
             turn[signature] = kinds[kind]
             kinds[kind] += 1
-        first = sorted(out, key=lambda s: (turn[s], out[s].us))[:k]
-        return sorted((out[s] for s in first), key=lambda c: c.us)
+        best, *more = out
+        kept = sorted(more, key=lambda s: (turn[s], out[s].us))[: k - 1]
+        return [out[best], *sorted((out[s] for s in kept), key=lambda c: c.us)]
 
-    def _covers(self) -> Iterator[tuple[Cover, list[Candidate]]]:
-        """Covers and their kernels, the cheapest first; where there are some, those alone that are sound."""
-        found = self.found
-        if self.greedy and (own := CoverProblem(found, self.scope.roots, self.scope.given).greedy()) is not None:
-            yield own, [found[i] for i in own.picks]
-            return
-        widened = False
+    @cached_property
+    def best(self) -> tuple[Cover, list[Candidate]]:
+        """The cheapest cover and its kernels; sound, where there is one that is."""
+        self.problem = self._problem()
+        if self.greedy and (own := self.problem.greedy()) is not None:
+            return own, [self.found[i] for i in own.picks]
+        widened, known = False, {c.parts for c in self.found}
         while True:
-            covers = CoverProblem(found, self.scope.roots, self.scope.given).through(self.deadline)
-            first = next(covers)
-            picks = [found[i] for i in first.picks]
-            unsound = self._unsound(picks)
-            rest = [c for c in found if c not in unsound]
-            if not unsound:
-                break
-            if not widened:
-                rest, widened = self._bounded(rest), True
-            if not self._coverable(rest):
-                break
-            found = rest
-        yield first, picks
-        for cover in covers:
-            picks = [found[i] for i in cover.picks]
+            cover = self.problem.best(self.deadline)
+            picks = [self.found[i] for i in cover.picks]
+            if unsound := self._unsound(picks):
+                rest = [c for c in self.found if c not in unsound]
+                if not widened:
+                    rest, widened = self._bounded(rest), True
+                done = not self._coverable(rest)
+            else:
+                picks = self._trimmed(picks)
+                cover = replace(cover, us=sum(c.us for c in picks))
+                more = [c for c in self._nearby(picks) if c.parts not in known]
+                self.late = self.late or (bool(more) and time.thread_time() > self.deadline)
+                done, rest = self.late or not more, [*self.found, *more]
+            if done:
+                return cover, picks
+            known.update(c.parts for c in rest)
+            self.found = rest
+            self.problem = self._problem()
+
+    def _others(self, deadline: float) -> Iterator[tuple[Cover, list[Candidate]]]:
+        """Covers that are not the best one, and their kernels; those alone that are sound."""
+        for cover in self.problem.others(deadline):
+            picks = [self.found[i] for i in cover.picks]
             if not self._unsound(picks):
                 yield cover, picks
+
+    def _problem(self) -> CoverProblem:
+        return CoverProblem(self.found, self.scope.roots, self.scope.given)
+
+    def _trimmed(self, picks: Sequence[Candidate]) -> list[Candidate]:
+        """The kernels of a cover without stores that none of them reads."""
+        read = self._read(picks)
+        made = [[(o, t) for p in c.parts for o, t in p if o in read] for c in picks]
+        return [
+            c if c.outs <= read else self._at_price(self.candidates.candidate(m, c.kind))
+            for c, m in zip(picks, made, strict=True)
+        ]
+
+    def _nearby(self, picks: Sequence[Candidate]) -> list[Candidate]:
+        """The kernels of a cover, and any two of them that read one buffer as one."""
+        pairs = [(c, d) for c, d in itertools.combinations(picks, 2) if c.buffers & d.buffers]
+        made = ([m for c in pair for p in c.parts for m in p] for pair in pairs)
+        found = (self.candidates.candidate(m, "nearby") for m in made)
+        return [*picks, *(self._at_price(c) for c in found if self.candidates.ordered(c))]
 
     def _signature(self, picks: Sequence[Candidate]) -> tuple[object, ...]:
         """Per kernel the results and the kinds of scratch buffers that it stores, and its loops and states."""
@@ -159,8 +191,11 @@ class Region:
 
     def _needed(self, picks: Sequence[Candidate]) -> bool:
         """Whether all that the kernels store is read: else the cover is another one with stores that are left out."""
-        read = set(self.scope.roots).union(*(c.inputs for c in picks))
-        return all(read.issuperset(c.outs) for c in picks)
+        read = self._read(picks)
+        return all(c.outs <= read for c in picks)
+
+    def _read(self, picks: Sequence[Candidate]) -> set[int]:
+        return set(self.scope.roots).union(*(c.inputs for c in picks))
 
     def _unsound(self, picks: Sequence[Candidate]) -> list[Candidate]:
         """Those among which exponents that are to stay in range may not, or differences cancel less than as written."""
@@ -193,13 +228,15 @@ class Region:
         """Classes that a good cover by these candidates makes."""
         found = [*self.found, *candidates]
         problem = CoverProblem(found, self.scope.roots, self.scope.given)
-        near = problem.greedy() or next(problem.covers(self.deadline))
+        near = problem.greedy() or problem.best(self.deadline)
         return {o for i in near.picks for o in found[i].outs}
 
-    def _priced(self, c: Candidate, price: Price) -> Candidate:
+    def _at_price(self, c: Candidate) -> Candidate:
+        if self.price is None:
+            return c
         pricing = self.fragments.pricing
         form = Form("", pricing.extents, tuple(pricing.buffers.values()), ())
-        us = price(self.candidates.kernel(c), form, c.cost)
+        us = self.price(self.candidates.kernel(c), form, c.cost)
         return c if us is None else replace(c, us=us)
 
 
@@ -212,11 +249,13 @@ def forms(
     budget_s: float = 10.0,
     drop_rounds: bool = False,
     greedy: bool = False,
+    beyond: Callable[[Form, float], float] | None = None,
 ) -> list[Form]:
-    """Up to `k` forms with distinct signatures, the cheapest first.
+    """Up to `k` forms with distinct signatures, the chosen one first, which does not depend on `k`, then the cheapest.
 
     `price` gives the time of a kernel in us where one is known, `ratio` by how much to correct the model's before there
-    are kernels. With `drop_rounds` (never under strict numerics) values that stay inside a kernel keep the precision of
+    are kernels; `beyond` what a form takes besides its kernels, which take so long, where that is known of some forms of the program.
+    With `drop_rounds` (never under strict numerics) values that stay inside a kernel keep the precision of
     their arithmetic where eager operators round them. `budget_s` is seconds of this thread's own time, so that the load
     of the machine changes no choice.
     `greedy` takes the cheapest way to each value on its own, to compare with.
@@ -227,42 +266,57 @@ def forms(
     whether they are all `traced` and, where some are left out, `dropped_rounds`.
     """
     deadline = time.thread_time() + budget_s
+
+    def half() -> float:
+        return (time.thread_time() + deadline) / 2  # the last region may use what the first ones leave
+
     source = Source(graph)
     places: list[Spelling] = []
-    solved: dict[Text, tuple[Spelling, list[Choice]]] = {}
+    solved: dict[Text, tuple[Spelling, Region]] = {}
     speller = Speller(graph.program.axes, graph.program.buffers, roles=False)
     for cut in cuts(source):
         spelling = speller.region(source, cut)
         if spelling.text not in solved:
-            half = (time.thread_time() + deadline) / 2  # the last region may use what the first ones leave
-            region = Region(Scope(source, cut.roots, cut.given), machine, _breadth(k), price, half, greedy, ratio)
-            solved[spelling.text] = spelling, region.choices(k)
+            region = Region(Scope(source, cut.roots, cut.given), machine, price, half(), greedy, ratio)
+            solved[spelling.text] = spelling, region
         places.append(spelling)
     weights = Counter(place.text for place in places)
-    ranked = []
-    for picks in _best({key: [weights[key] * c.us for c in cs] for key, (_, cs) in solved.items()}, k):
-        kernels: list[Kernel] = []
-        for spelling in places:
-            first, choices = solved[spelling.text]
-            own = choices[picks[spelling.text]].kernels
-            kernels += own if spelling is first else Copy(source, first, spelling).kernels(own)
-        chosen = [solved[key][1][n] for key, n in picks.items()]
-        form = Assembly(source, source.substitute.extents, kernels).form("")
-        form = named(form, graph, tuple(r for c in chosen for r in c.reasons))
-        if drop_rounds:
-            form = without_rounds(form)
-        details: dict[str, object] = {"signature": tuple(c.signature for c in chosen)}
-        details |= {"gap": max(c.gap for c in chosen), "stop": tuple(sorted({s for c in chosen for s in c.stop}))}
-        ranked.append(costed(form, machine, price, details))
-    ranked.sort(key=lambda f: f.cost_us)
-    return [replace(f, name=f"f{n}") for n, f in enumerate(ranked)]
+
+    def listed(k: int) -> list[Form]:
+        """The cheapest cover's form, then others, the cheapest first."""
+        found = {key: region.choices(k, half()) for key, (_, region) in solved.items()}
+        ranked = []
+        for picks in _best({key: [weights[key] * c.us for c in cs] for key, cs in found.items()}, k):
+            kernels: list[Kernel] = []
+            for spelling in places:
+                first, own = solved[spelling.text][0], found[spelling.text][picks[spelling.text]].kernels
+                kernels += own if spelling is first else Copy(source, first, spelling).kernels(own)
+            chosen = [found[key][n] for key, n in picks.items()]
+            form = Assembly(source, source.substitute.extents, kernels).form("")
+            form = named(form, graph, tuple(r for c in chosen for r in c.reasons))
+            if drop_rounds:
+                form = without_rounds(form)
+            details: dict[str, object] = {"signature": tuple(c.signature for c in chosen)}
+            details |= {
+                "gap": max(c.gap for c in chosen),
+                "stop": tuple(sorted({s for c in chosen for s in c.stop})),
+            }
+            form = costed(form, machine, price, details)
+            ranked.append(form if beyond is None else replace(form, cost_us=form.cost_us + beyond(form, form.cost_us)))
+        return [ranked[0], *sorted(ranked[1:], key=_us)]
+
+    if beyond is None:
+        found = listed(k)
+    else:
+        best = min(known := listed(MEASURED), key=_us)
+        others = known if k <= MEASURED else listed(k)
+        signature = best.details["signature"]
+        found = [best, *sorted((f for f in others if f.details["signature"] != signature), key=_us)][:k]
+    return [replace(f, name=f"f{n}") for n, f in enumerate(found)]
 
 
-def _breadth(k: int) -> Breadth:
-    """How widely to look for `k` forms."""
-    if k == 1:
-        return Breadth()
-    return Breadth(per_class=min(MOST_PER_CLASS, 4 + 2 * k), per_cut=1, slack=WIDE)
+def _us(form: Form) -> float:
+    return form.cost_us
 
 
 def _best(prices: Mapping[Text, Sequence[float]], k: int) -> Iterator[dict[Text, int]]:

@@ -22,6 +22,7 @@ from extract.facts import buffers_read, open_states
 from extract.items import Scope
 from extract.lineage import Lineage
 from extract.source import buffer_of, class_read
+from extract.streams import merged
 from extract.work import EXPONENTIALS
 from ir import term as T
 from ir.loop import Part, Store
@@ -41,11 +42,11 @@ class Breadth:
     keeps of values whose exp is to stay in range those alone where it does whoever makes what they read.
     """
 
-    per_class: int = 6
+    per_class: int = 12
     per_cut: int = 2
     leaves: int = 10
     product: int = 400
-    slack: float = 10.0
+    slack: float = 40.0
     bounded: bool = False
 
 
@@ -99,7 +100,8 @@ class Fragments:
         """The modelled cost of a kernel that stores `t` alone."""
         if t not in self._costs:
             axes = tuple(sorted(t.free))
-            self._costs[t] = self.pricing.cost([Part(axes, (Store("", tuple(map(T.Index, axes)), t),))])
+            part = Part(axes, (Store("", tuple(map(T.Index, axes)), t),))
+            self._costs[t] = self.pricing.cost(merged([part]))
         return self._costs[t]
 
     def us(self, t: Term) -> float:
@@ -213,7 +215,7 @@ class Fragments:
         options = [self.uses(k) for k in n.children]
         if n.op == "Load":
             options = [o[:2] for o in options]
-        for kids in itertools.islice(itertools.product(*options), self.breadth.product):
+        for kids in _first(options, self.breadth.product):
             chosen = self._agreed(kids)
             t = None if chosen is None else self._built(c, n, kids)
             if t is not None and chosen is not None:
@@ -341,3 +343,11 @@ class Fragments:
     def _dominates(self, k: Term, t: Term) -> bool:
         fewer = buffers_read(k) < buffers_read(t) and open_states(k) == open_states(t)
         return fewer and self.us(k) <= self.us(t)
+
+
+def _first(options: Sequence[Sequence[Term]], most: int) -> Iterator[tuple[Term, ...]]:
+    """Ways to take one of each, best first, those of good ones first where there are too many."""
+    if math.prod(map(len, options)) <= most:
+        return itertools.product(*options)
+    places = sorted(itertools.product(*map(range, map(len, options))), key=sum)
+    return (tuple(o[k] for o, k in zip(options, place, strict=True)) for place in places[:most])

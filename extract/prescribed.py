@@ -10,7 +10,6 @@ from egraph.graph import EGraph
 from extract.assembly import Assembly, Kernel
 from extract.candidates import Candidate
 from extract.forms import Region, costed
-from extract.fragments import Breadth
 from extract.items import Scope
 from extract.source import ExtractError, Source
 from ir.loop import Form
@@ -28,7 +27,7 @@ def prescribed(graph: EGraph, machine: Machine, groups: Sequence[Collection[Term
     kernels: list[Kernel] = []
     for group in groups:
         roots = frozenset(graph.class_of[t] for t in group) - made
-        region = Region(Scope(source, roots, made), machine, Breadth(), None, math.inf)
+        region = Region(Scope(source, roots, made), machine, None, math.inf)
         fits = [c for c in _candidates(region, roots) if c.outs == roots and c.inputs <= made]
         if not fits:
             raise ExtractError(f"no kernel makes classes {sorted(roots)} from {len(made)} that were made before")

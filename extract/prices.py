@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from extract.cost import Cost
@@ -13,7 +13,7 @@ from extract.facts import buffers_read
 from extract.key import Canonical, canonical, form_key
 from extract.measurement import FORM, LEAST_US, Measurement, rank, verdicts
 from ir import term as T
-from ir.loop import Form, KernelForm
+from ir.loop import Form, KernelForm, LoopProgram
 from ir.machine import Machine
 from ir.node import postorder
 from ir.schedule import Schedule
@@ -44,6 +44,7 @@ class Prices:
         self.known = _by_key(m for m in rows if m.family != FORM)
         self.whole = _by_key(m for m in rows if m.family == FORM and m.status == "ok")
         self.shapes = {m.shapes for found in self.known.values() for m in found}
+        self.programs = {m.shapes for found in self.whole.values() for m in found}
         self.ratios = family_ratios(found[0] for found in self.known.values() if found[0].status == "ok")
         self._best: dict[str, Measurement | None] = {}
         self._timed: dict[str, Measurement | None] = {}
@@ -103,6 +104,10 @@ class Prices:
         much = abs(beyond) > INTERACTION * found.modelled_us and kernels_us + beyond >= LEAST_US
         return beyond if much else 0.0
 
+    def beyond(self, program: LoopProgram) -> Callable[[Form, float], float] | None:
+        """`interaction_us` where a form of the program may be measured whole."""
+        return self.interaction_us if shapes_of_program(program) in self.programs else None
+
     def form(self, form: Form) -> Form:
         """The form at its price: `cost_us` is that of its kernels and what they take together."""
         costs: Mapping[str, Cost] = form.details["kernels"]  # type: ignore[assignment]
@@ -148,6 +153,11 @@ def shapes_of(kernel: KernelForm, form: Form) -> str:
 
     read = set[str]().union(*map(buffers_read, stored(kernel)))
     return f"{text({s.buffer for s in kernel.stores})} <- {text(read)}"
+
+
+def shapes_of_program(program: LoopProgram) -> str:
+    """The types and shapes of a program's buffers in order, as rows of its whole forms have them."""
+    return " ".join(f"{b.dtype}{list(b.shape)}".replace(" ", "") for b in program.buffers)
 
 
 def stored(kernel: KernelForm) -> list[Term]:

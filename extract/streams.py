@@ -22,6 +22,8 @@ def merged(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 def _merged_part(part: Part) -> Part:
     inside = [s.value for s in part.stores if streams(s.value)]
+    if len({t.carries for value in inside for t in streams(value)}) < 2:
+        return part
     loops: dict[tuple[str, int], list[T.Stream]] = defaultdict(list)
     for t in (t for t in postorder(*inside) if isinstance(t, T.Stream)):
         loops[t.axis, levels(t)[t.axis]].append(t)

@@ -269,15 +269,24 @@ class PartWork:
                 self.loads[i.load].append((axes - i.own, i.context))
 
     @property
-    def main(self) -> Contraction | None:
-        """The contraction that decides the tile: it spans most free axes, then most points."""
+    def sides(self) -> tuple[Axes, Axes] | None:
+        """The free axes of either operand of the contraction that decides the tile, more positions first.
 
-        def weight(c: Contraction) -> tuple[int, int, int, int, str]:
-            m, n = (c.a.free - c.b.free) & self.axes, (c.b.free - c.a.free) & self.axes
-            spans = len((c.a.free | c.b.free) & self.axes)
-            return spans, c.points, self.points(m), self.points(n), c.a.digest
+        It spans most free axes, then most points. What buffers are called decides nothing.
+        """
 
-        return max(self.contractions, key=weight, default=None)
+        def weight(c: Contraction) -> tuple[int, int, tuple[tuple[int, list[str]], ...]]:
+            a, b = c.a.free & self.axes, c.b.free & self.axes
+            return (
+                len(a | b),
+                c.points,
+                tuple(sorted(((self.points(s), sorted(s)) for s in (a - b, b - a)), reverse=True)),
+            )
+
+        if not self.contractions:
+            return None
+        rows, columns = max(map(weight, self.contractions))[2]
+        return frozenset(rows[1]), frozenset(columns[1])
 
 
 def _most(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

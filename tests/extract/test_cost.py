@@ -148,6 +148,17 @@ def test_the_tile_is_that_of_the_contraction_over_most_free_axes() -> None:
     assert c.blocks == 64 * 1024 // rows
 
 
+@pytest.mark.parametrize(("n", "m"), [(2, 4096), (4096, 2), (16, 512), (512, 48), (4096, 4096)])
+def test_what_buffers_are_called_costs_nothing(n: int, m: int) -> None:
+    def us(a: str, b: str) -> float:
+        inputs: Inputs = {a: ("bf16", ("i", "k")), b: ("bf16", ("k", "j"))}
+        text = f"bf16.op(add[k]({a}[i, k] * {b}[k, j]))"
+        return cost({"i": n, "j": m, "k": 512}, inputs, text, ("i", "j")).us
+
+    names = "abcdefgh"
+    assert len({us(a, b) for a in names for b in names if a != b}) == 1
+
+
 def test_parts_have_one_tile() -> None:
     wide, narrow = a_product(4096, 4096, 512), a_product(4096, 64, 512, "n")
     assert kernel_cost(*wide, H200).tile[1] > 64
