@@ -34,7 +34,7 @@ Price = Callable[[KernelForm, Form, Cost], float | None]
 """The time of a kernel in us, given what the model says of it; None where the model's is to stand."""
 Ratio = Callable[[Sequence[Term], Cost], float | None]
 """What to multiply the model's time of a kernel that stores these terms with, as kernels alike were measured."""
-TRIES = 3  # covers solved for each form asked for, since some differ by trivial moves
+TRIES, LEAST_TRIES = 3, 12  # covers solved for each form asked for, and in all, since some differ by trivial moves
 MEASURED = 12
 """Forms of which the cheapest is chosen where whole forms of the program are measured."""
 
@@ -106,7 +106,7 @@ class Region:
         speller = Speller(pricing.extents, pricing.buffers.values(), roles=True)
         first, picks = self.best
         covers = itertools.chain([(first, picks)], self._others(deadline) if k > 1 else ())
-        for cover, picks in itertools.islice(covers, TRIES * k):
+        for cover, picks in itertools.islice(covers, max(LEAST_TRIES, TRIES * k)):
             signature = self._signature(picks)
             if signature in out or (out and not self._needed(picks)):
                 continue

@@ -42,7 +42,7 @@ class Breadth:
     keeps of values whose exp is to stay in range those alone where it does whoever makes what they read.
     """
 
-    per_class: int = 12
+    per_class: int = 9
     per_cut: int = 2
     leaves: int = 10
     product: int = 400
