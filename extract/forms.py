@@ -34,7 +34,8 @@ Price = Callable[[KernelForm, Form, Cost], float | None]
 """The time of a kernel in us, given what the model says of it; None where the model's is to stand."""
 Ratio = Callable[[Sequence[Term], Cost], float | None]
 """What to multiply the model's time of a kernel that stores these terms with, as kernels alike were measured."""
-TRIES, LEAST_TRIES = 3, 12  # covers solved for each form asked for, and in all, since some differ by trivial moves
+TRIES, LEAST_TRIES = 3, 36  # covers solved for each form asked for, and in all, since some differ by trivial moves
+FRAGMENTS, FEWEST, MOST = 1200, 9, 24  # of a scope in all, and of each of its classes
 MEASURED = 12
 """Forms of which the cheapest is chosen where whole forms of the program are measured."""
 
@@ -64,7 +65,7 @@ class Region:
         ratio: Ratio | None = None,
     ) -> None:
         self.scope, self.deadline, self.greedy, self.price = scope, deadline, greedy, price
-        self.fragments = Fragments(scope, machine, Breadth(), self._half(), ratio=ratio)
+        self.fragments = Fragments(scope, machine, _breadth(scope), self._half(), ratio=ratio)
         self.late = self.fragments.late
         self.candidates = Candidates(self.fragments)
         self.found: list[Candidate] = []
@@ -317,6 +318,11 @@ def forms(
 
 def _us(form: Form) -> float:
     return form.cost_us
+
+
+def _breadth(scope: Scope) -> Breadth:
+    """How widely to look: more widely in a scope of few classes."""
+    return Breadth(per_class=min(MOST, max(FEWEST, FRAGMENTS // len(scope.reachable))))
 
 
 def _best(prices: Mapping[Text, Sequence[float]], k: int) -> Iterator[dict[Text, int]]:

@@ -31,7 +31,6 @@ from ir.node import postorder
 from ir.term import Term
 
 UNKNOWN_US = 1e3
-A_TURN = 4
 
 
 @dataclass(frozen=True)
@@ -330,14 +329,15 @@ class Fragments:
         return list(kept)
 
     def _ranked(self, few: Sequence[Term], share: bool) -> list[Term]:
-        """Terms not too far from the best, the best first, a few of each set of inputs in turns."""
+        """Terms not too far from the best, the best first, one of each set of inputs and shape in turns."""
         ranked = sorted((self.rank(t, share), t.digest, t) for t in few)
         near = [t for rank, _, t in ranked if rank <= self.breadth.slack * ranked[0][0]]
-        turns: Counter[frozenset[str]] = Counter()
+        turns: Counter[object] = Counter()
         turn: dict[Term, int] = {}
         for t in near:
-            turn[t] = turns[buffers_read(t)] // A_TURN
-            turns[buffers_read(t)] += 1
+            kind = buffers_read(t), self.cost(t).shape
+            turn[t] = turns[kind]
+            turns[kind] += 1
         return sorted(near, key=turn.__getitem__)
 
     def _dominates(self, k: Term, t: Term) -> bool:
