@@ -255,7 +255,7 @@ def forms(
     """Up to `k` forms with distinct signatures, the chosen one first, which does not depend on `k`, then the cheapest.
 
     `price` gives the time of a kernel in us where one is known, `ratio` by how much to correct the model's before there
-    are kernels; `beyond` what a form takes besides its kernels, which take so long, where that is known of some forms of the program.
+    are kernels; `beyond` what a form takes besides its kernels' time, where that is known of some forms of the program.
     With `drop_rounds` (never under strict numerics) values that stay inside a kernel keep the precision of
     their arithmetic where eager operators round them. `budget_s` is seconds of this thread's own time, so that the load
     of the machine changes no choice.
@@ -303,7 +303,9 @@ def forms(
                 "stop": tuple(sorted({s for c in chosen for s in c.stop})),
             }
             form = costed(form, machine, price, details)
-            ranked.append(form if beyond is None else replace(form, cost_us=form.cost_us + beyond(form, form.cost_us)))
+            ranked.append(
+                form if beyond is None else replace(form, cost_us=form.cost_us + beyond(form, form.cost_us))
+            )
         return [ranked[0], *sorted(ranked[1:], key=_us)]
 
     if beyond is None:
