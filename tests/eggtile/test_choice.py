@@ -13,12 +13,13 @@ from torch import Tensor
 
 from eggtile.pipeline import Options, Region, capture_and_lower, choose_forms, space_of
 from extract.cost import Cost
-from extract.evidence import FORM, Evidence, Measurement
+from extract.evidence import Evidence
 from extract.key import canonical, form_key
+from extract.measurement import FORM, Measurement
 from extract.prices import family_of, shapes_of, shapes_of_program
 from ir.loop import Form, KernelForm
 from ir.machine import H200
-from tests.extract.test_evidence import OK
+from tests.extract.test_evidence import OK, at
 
 Program = tuple[Callable[..., object], Sequence[Tensor]]
 
@@ -97,15 +98,15 @@ def the_choice(*found: Region) -> Form:
 def measured(form: Form, kernel: KernelForm, ratio: float) -> Measurement:
     cost, known = costs(form)[kernel.name], canonical(kernel, form)
     line = space_of(known, H200).lines[0]
-    return replace(
+    row = replace(
         OK,
         key=known.key,
         schedule=str(line),
-        time_us=ratio * cost.us,
         modelled_us=cost.us,
         family=family_of(kernel, cost, line),
         shapes=shapes_of(kernel, form),
     )
+    return at(row, ratio * cost.us)
 
 
 def costs(form: Form) -> dict[str, Cost]:
@@ -122,15 +123,19 @@ def test_the_chosen_form_is_one_for_every_count(name: str) -> None:
 @pytest.mark.parametrize("name", list(PROGRAMS)[::2])
 def test_so_it_is_where_kernels_are_measured(name: str) -> None:
     first, *_, last = listed(name).listed
-    evidence = Evidence(None, code="v1")
+    evidence = Evidence(None, code=OK.where.code)
     evidence.add(*(measured(first, k, 3.0) for k in first.kernels), *(measured(last, k, 0.9) for k in last.kernels))
-    the_choice(*(region(name, k, evidence) for k in (1, 2, 12)))
+    found = [region(name, k, evidence) for k in (1, 2, 12)]
+    the_choice(*found)
+    assert all(r.prices.known for r in found)
 
 
 @pytest.mark.parametrize("name", ["softmax by its own transpose", "a norm before two products", "attention"])
 def test_so_it_is_where_a_form_is_measured_whole(name: str) -> None:
     r = listed(name)
-    form, evidence = r.forms[2], Evidence(None, code="v1")
-    row = replace(OK, key=form_key(form), family=FORM, shapes=shapes_of_program(r.program), time_us=0.1)
-    evidence.add(*(measured(form, k, 1.0) for k in form.kernels), replace(row, modelled_us=form.cost_us))
+    form, evidence = r.forms[2], Evidence(None, code=OK.where.code)
+    kernels = [measured(form, k, 1.0) for k in form.kernels]
+    lines, shapes = " | ".join(m.schedule for m in kernels), shapes_of_program(r.program)
+    whole = replace(OK, key=form_key(form), schedule=lines, family=FORM, shapes=shapes, error=None, bound=None)
+    evidence.add(*kernels, at(replace(whole, modelled_us=sum(m.time_us or 0.0 for m in kernels)), 1.0))
     assert form_key(the_choice(*(region(name, k, evidence) for k in (1, 2, 15)))) == form_key(form)
