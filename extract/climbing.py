@@ -19,8 +19,8 @@ LEAST_THREADS, MOST_THREADS = 64, 1024
 SEED_THREADS, SEED_ELEMENTS, SEED_CUTS, SEED_CLUSTERS = (128, 512), (1, 4, 16, 64), (0, 2, 4, 6), (4, 8)
 FEW_SEEDS = (1, 16), (0, 2)
 """Elements and cuts where a merge is only to be priced."""
-CLIMBS, MOST_STEPS, MOST_POINTS = 4, 24, 400
-"""Starts from which the model is climbed, steps of a climb, and points after which none goes on."""
+CLIMBS, MOST_STEPS, MOST_POINTS, FEW_POINTS = 4, 24, 400, 150
+"""Starts from which the model is climbed, steps of a climb, and points after which none goes on, or of a mere merge."""
 STAGES = ("shared+async/d3", "shared", "shared+bulk"), ("async/d3", "async/d4", "bulk/d3", "bulk/d4")
 """The ways through shared memory that are listed, of which those in a row go well with the same tiles."""
 STAGED_THREADS, STAGED_VECTORS = (256, 512, 1024), (1, 2, 4)
@@ -47,13 +47,15 @@ class Priced(Protocol):
     def even_threads(self, p: Point) -> set[int]: ...
 
 
-def explored(rules: Priced, starts: Iterable[Point], climbs: int = CLIMBS) -> dict[Point, float]:
-    """What climbing the model from a few starts meets, with its times."""
+def explored(
+    rules: Priced, starts: Iterable[Point], climbs: int = CLIMBS, most: int = MOST_POINTS
+) -> dict[Point, float]:
+    """What climbing the model from a few starts meets, with its times; no climb goes on past so many points."""
     priced = {p: rules.us(p) for p in dict.fromkeys(starts)}
     best = sorted(priced, key=lambda p: (priced[p], str(p)))
     clustered = [p for p in best if p.cluster > 1]  # these lead to no others where a cluster of two is worst
     for start in (*clustered[: climbs // 2], *[p for p in best if p.cluster == 1][: -(-climbs // 2)]):
-        _climb(start, rules, priced)
+        _climb(start, rules, priced, most)
     return priced
 
 
@@ -85,11 +87,11 @@ def _dealt(p: Point, order: Sequence[str], elements: int, cut: int, rules: Price
     return p
 
 
-def _climb(start: Point, rules: Priced, priced: dict[Point, float]) -> None:
+def _climb(start: Point, rules: Priced, priced: dict[Point, float], most: int) -> None:
     """Price the neighbours of a point, go to the best, and so on while it is better."""
     here = start
     for _ in range(MOST_STEPS):
-        if len(priced) > MOST_POINTS:
+        if len(priced) > most:
             return
         around = list(_neighbours(here, rules))
         for p in around:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from extract.roles import cluster, folding, listed_tiles, pieces, threads
 from extract.warps import LANES
@@ -51,17 +51,19 @@ class Point:
 
     def tiled(self, axis: str, tile: int) -> Point:
         """The point with another tile of one axis."""
-        rest = [item for item in self.tiles if item[0] != axis]
-        tiles = tuple(sorted([*rest, (axis, tile)])) if tile > 1 else tuple(rest)
-        return replace(self, tiles=tiles).with_vector(self.vector_axis, self.vector)
+        tiles = [t for t in self.tiles if t[0] != axis]
+        return self._with(
+            tuple(sorted([*tiles, (axis, tile)]) if tile > 1 else tiles), self.vector_axis, self.vector
+        )
 
     def with_vector(self, axis: str, vector: int) -> Point:
         """The point with a vector along an axis, as far as its tile reaches."""
-        vector = min(vector, dict(self.tiles).get(axis, 1))
-        axis = axis if vector > 1 else ""
-        if (axis, vector) == (self.vector_axis, self.vector):
-            return self
-        return replace(self, vector_axis=axis, vector=vector)
+        return self._with(self.tiles, axis, vector)
+
+    def _with(self, tiles: tuple[tuple[str, int], ...], axis: str, vector: int) -> Point:
+        vector = min(vector, max([n for a, n in tiles if a == axis], default=1))
+        rest = self.reduce, self.pieces, self.cluster, self.store, self.stage  # half the time of `replace`
+        return Point(self.threads, tiles, axis if vector > 1 else "", vector, *rest)
 
 
 def point(line: Schedule) -> Point:

@@ -21,7 +21,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from extract.climbing import CLIMBS, FEW_SEEDS, FOLDING, MOST_THREADS, SEED_CLUSTERS, explored, seeds, staged_points
+from extract.climbing import (
+    CLIMBS,
+    FEW_POINTS,
+    FEW_SEEDS,
+    FOLDING,
+    MOST_THREADS,
+    SEED_CLUSTERS,
+    explored,
+    seeds,
+    staged_points,
+)
 from extract.points import Point, apart, point
 from extract.roles import cluster, is_fallback, listed_tiles, padded, pieces, threads
 from extract.splits import split_axis, split_counts, streamed
@@ -133,7 +143,7 @@ class Rules:
             rules = Rules(Subject(p.kernel, p.buffers, p.axes, self.subject.machine))
             priced = rules.near(*known[n]) if n < len(known) else {}
             if not any(us < math.inf for us in priced.values()):
-                priced = explored(rules, seeds(rules, *FEW_SEEDS), 1)
+                priced = explored(rules, seeds(rules, *FEW_SEEDS), 1, FEW_POINTS)
             out.append((rules, priced))
         return out
 
@@ -252,10 +262,15 @@ class Rules:
 
     def most_tile(self, axis: str) -> int:
         """The largest tile of an axis: its extent where it is swept at once, a power of two where blocks number it."""
-        found = [part.roles for part in self.parts if axis in part.roles.order]
-        if not found or any(axis in r.serial for r in found):
-            return 1
-        return padded(self.axes[axis]) if any(axis in r.grid for r in found) else max(1, self.axes[axis])
+        return self.most_tiles.get(axis, 1)
+
+    @cached_property
+    def most_tiles(self) -> Mapping[str, int]:
+        """`most_tile` of each axis that some part has."""
+        roles = [part.roles for part in self.parts]
+        found = {a: padded(self.axes[a]) if a in r.grid else max(1, self.axes[a]) for r in roles for a in r.order}
+        found |= {a: padded(self.axes[a]) for r in roles for a in r.grid}
+        return found | {a: 1 for r in roles for a in r.serial}
 
     def tile_up_to(self, axis: str, room: int) -> int:
         """The largest tile of an axis that a number of positions has room for."""
