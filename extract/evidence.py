@@ -160,7 +160,11 @@ class Evidence:
     def _connected(self) -> sqlite3.Connection:
         if str(self.path) == ":memory:":
             raise IRError(":memory: is no file, and what it is given is lost")
-        name = str(self.path or ":memory:")
+        if self.path is not None and self.path.is_dir():
+            raise IRError(f"{self.path} is a folder, no store of evidence")
+        name = (
+            ":memory:" if self.path is None else str(self.path.absolute())
+        )  # a name like file:x is none of SQLite's
         if self.path is not None and self.read_only:
             name = f"{self.path.absolute().as_uri()}?mode=ro"
         elif self.path is not None:

@@ -26,6 +26,7 @@ FORM = "form"
 LEAST_US, MOST_US = 0.1, 3.6e9
 """Below is no launch, above no measurement."""
 MOST_REGISTERS, MOST_SHARED_BYTES = 255, 1 << 18
+MOST_RELATIVE = 1e300
 FACTOR = 4.0
 """What the gate lets an error be, times its bound."""
 WARM_ONLY = "timed with warm inputs only, as far from the best"
@@ -103,7 +104,7 @@ _UNIT = r"(scalar|mma|wgmma)/c\d+/(plain|streamed)/(affine|gathers)"
 
 
 def _within(low: float, high: float, *types: type) -> Callable[[Any], bool]:
-    return lambda v: type(v) in types and low <= v <= high
+    return lambda v: type(v) in types and low <= v <= high and (type(v) is float or v < 1 << 63)
 
 
 def _spells(pattern: str) -> Callable[[Any], bool]:
@@ -129,7 +130,7 @@ _TIME: Rule = (
     _or_none(_within(LEAST_US, MOST_US, int, float)),
     f"null or microseconds from {LEAST_US:g} to {MOST_US:g}",
 )
-_RELATIVE: Rule = _or_none(lambda v: type(v) in (int, float) and 0 <= v < math.inf), "null or a number from 0"
+_RELATIVE: Rule = _or_none(_within(0, MOST_RELATIVE, int, float)), f"null or a number from 0 to {MOST_RELATIVE:g}"
 _NAME: Rule = (lambda v: _is_text(v) and v != "", "a text that is not empty")
 
 

@@ -271,6 +271,17 @@ def test_only_stores_may_be_removed(measured: Path, tmp_path: Path) -> None:
     assert outcome.exit_code == 2 and f"other columns; remove {measured} to begin anew" in outcome.stderr
 
 
+def test_a_store_may_have_a_name_like_an_address(
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = Evidence(Path("file::memory:"))
+    store.add(*Evidence(measured).rows())
+    store.close()
+    assert (tmp_path / "file::memory:").exists() and len(Evidence(Path("file::memory:")).rows()) == 1
+    assert "is a folder" in called("evidence", "list", "--evidence", str(tmp_path)).stderr
+
+
 def test_a_store_is_not_exported_over_itself(measured: Path, tmp_path: Path) -> None:
     export = tmp_path / "e.jsonl"
     called("evidence", "export", str(export), "--evidence", str(measured))

@@ -41,6 +41,8 @@ def changed(**change: object) -> dict[str, Any]:
         ({"error": 1e6}, "beyond 4 times the bound"),
         ({"error": None}, "error is null"),
         ({"bound": float("inf")}, "bound is null or a number"),
+        ({"bound": 1 << 63}, "bound is null or a number"),
+        ({"error": 10**30}, "error is null or a number"),
         ({"rounds": 0}, "rounds is 0"),
         ({"rounds": 10**30}, "rounds is a whole number"),
         ({"rounds": True}, "rounds is a whole number"),
