@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import wraps
 from inspect import Parameter, Signature, signature
 from math import copysign
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch._dynamo import config
+from torch._dynamo.guards import Guard, GuardBuilder
+from torch._dynamo.trace_rules import is_callable_allowed
 
 from eggtile.autocast import state
 from eggtile.bound import Arguments, bound, refuse_gradients
@@ -27,6 +31,8 @@ from eggtile.tuning import check_budget, tune, tuner_of
 from ir.lower import one_call
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+TOLD = (torch.fx.Node, str, bool, int, float, complex, type(None), type(...), torch.dtype, torch.device)
+"""Types of what stands in a graph that its text tells apart."""
 _GIVEN = re.compile(r"l_given_(\d+)_(.*)|l_named_(.+?)_")
 _INNER = re.compile(r"_(modules|parameters|buffers|dict|closure|cell_contents)(?=_)")
 _replayed: set[torch.Tensor] = set()
@@ -46,8 +52,8 @@ class Graph:
 
     `given` tells for each argument whether the caller of the program gives it; the program holds the others itself.
     Where dynamo sees to it that arguments keep their types, shapes and strides, the graph is `static`. With a `budget`
-    the kernels for the first arguments are measured before, for about so many seconds. Graphs of equal text that share
-    what is `known` are compiled once.
+    the kernels for the first arguments are measured before, for about so many seconds. Graphs that say the same of
+    the same functions and share what is `known` are compiled once.
     """
 
     def __init__(
@@ -70,7 +76,7 @@ class Graph:
         self.names = identifiers(_named(n.name, fn) for n in nodes)
         self.static = fn is not None
         self.computes = any(map(_computes, graph.graph.nodes))
-        self.text = object() if graph.graph.find_nodes(op="get_attr") else str(graph.graph)
+        self.said = _said(graph.graph)
         self.known = {} if known is None else known
         self._made: dict[Hashable, Made] = {}
 
@@ -93,7 +99,7 @@ class Graph:
         key = self._key(args)
         with CAPTURING:
             if key not in self._made:
-                alike = self.text, state(), *map(_layout, args)
+                alike = self.said, state(), *map(_layout, args)
                 if alike not in self.known:
                     self.known[alike] = self._compiled(args)
                 self._made[key] = self.known[alike]
@@ -145,6 +151,30 @@ def _transforms(node: torch.fx.Node) -> bool:
     return "_functorch" in (getattr(node.target, "__module__", None) or "")
 
 
+class _Itself:
+    """An object that is equal to itself alone, and held."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _said(graph: torch.fx.Graph) -> Hashable:
+    """What tells graphs apart: their text, and the functions and objects that it names, as others may bear a name."""
+    if any(n.op in ("get_attr", "call_module") for n in graph.nodes):
+        return object()
+    named: list[object] = []
+    for node in graph.nodes:
+        named.append(node.target)
+        torch.fx.node.map_aggregate((node.args, node.kwargs), named.append)
+    return str(graph), *(_Itself(x) for x in named if not isinstance(x, TOLD))
+
+
 def _computes(node: torch.fx.Node) -> bool:
     is_idle = node.op in ("placeholder", "get_attr", "output") or (node.target is getattr and not node.users)
     return not is_idle
@@ -174,20 +204,35 @@ def _named(node: str, fn: Any) -> str:
 # ---- the programs that dynamo follows
 
 
+_matched_code = GuardBuilder.CLOSURE_MATCH
+
+
+@wraps(_matched_code)
+def _matched(builder: GuardBuilder, guard: Guard) -> None:
+    """A guard on a function: on its code, as it is traced through, or on itself, where a graph calls it as a whole."""
+    if is_callable_allowed(builder.get(guard)):
+        builder.ID_MATCH(guard)
+    else:
+        _matched_code(builder, guard)
+
+
 class _Unlimited:
-    """Dynamo's tracer, however often a program is traced, and with its guards on hooks."""
+    """Dynamo's tracer, however often a program is traced, and with its guards on hooks and on functions in graphs."""
 
     def __init__(self, traced: Any) -> None:
         self.traced = self._torchdynamo_orig_backend = traced
 
     def __call__(self, *args: Any) -> Any:
-        with config.patch(
-            recompile_limit=2**30,
-            accumulated_recompile_limit=2**30,
-            allow_empty_graphs=True,
-            allow_rnn=True,
-            skip_nnmodule_hook_guards=False,
-            skip_tensor_guards_with_matching_dict_tags=False,
+        with (
+            patch.object(GuardBuilder, "CLOSURE_MATCH", _matched),
+            config.patch(
+                recompile_limit=2**30,
+                accumulated_recompile_limit=2**30,
+                allow_empty_graphs=True,
+                allow_rnn=True,
+                skip_nnmodule_hook_guards=False,
+                skip_tensor_guards_with_matching_dict_tags=False,
+            ),
         ):
             return self.traced(*args)
 
@@ -195,7 +240,7 @@ class _Unlimited:
 def followed(fn: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
     """The program with its one graph as `backend` makes it, traced anew where anything that it depends on has changed."""
 
-    def program(signs: str, *given: Any, **named: Any) -> Any:
+    def program(signs: str, /, *given: Any, **named: Any) -> Any:
         assert signs != " "  # what is read is guarded; 0.0 == -0.0, so the number itself does not tell
         return fn(*given, **named)
 

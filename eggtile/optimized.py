@@ -85,7 +85,7 @@ class Optimized:
 
         return call
 
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
+    def __call__(self, /, *inputs: Any, **named: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return self.fn(*inputs, **named)
         with CAPTURING:

@@ -49,7 +49,7 @@ class Saved:
         self.plan = plan
         self._executions: dict[torch.device, Execution] = {}
 
-    def __call__(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
+    def __call__(self, /, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
         """What the program returns; inputs must be of the types and strides that it is compiled for."""
         inputs = self._placed(inputs, named)
         refuse_transforms(inputs)

@@ -149,3 +149,25 @@ def test_hooks_on_all_modules_are_called() -> None:
         torch.testing.assert_close(fast(X), module(X))
     finally:
         hook.remove()
+
+
+def by_graph(k: float) -> Any:
+    return torch._dynamo.allow_in_graph(lambda x: x * k)
+
+
+def by_operator(k: float) -> Any:
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return x * k
+
+    made = torch.library.custom_op("eggtile_course::scale", mutates_args=(), schema="(Tensor x) -> Tensor")(scale)
+    made.register_fake(torch.empty_like)
+    return made
+
+
+@pytest.mark.parametrize("made", [by_graph, by_operator])
+def test_functions_of_one_name_are_told_apart(made: Callable[[float], Any]) -> None:
+    held = {"f": made(2.0)}
+    fast = optimize(lambda x: held["f"](x), [X])
+    for k in (2.0, 5.0):
+        held["f"] = made(k)
+        assert torch.equal(fast(X), X * k)
