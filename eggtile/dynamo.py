@@ -14,14 +14,16 @@ from unittest.mock import patch
 
 import torch
 from torch._dynamo import config
-from torch._dynamo.guards import Guard, GuardBuilder
+from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.trace_rules import is_callable_allowed
+from torch._guards import Guard
 
 from eggtile.autocast import state
 from eggtile.bound import Arguments, bound, refuse_gradients
 from eggtile.capture import in_one_call
 from eggtile.capture.export import CAPTURING, identifiers, parameter_names
 from eggtile.clock import Clock
+from eggtile.inlined import inline_bodies
 from eggtile.pipeline import Compiled, Options, choose_forms, compile_program
 from eggtile.plan import RequestError
 from eggtile.planning import plan_of
@@ -66,6 +68,7 @@ class Graph:
         known: dict[Hashable, Made] | None = None,
     ) -> None:
         self.graph, self.name, self.options, self.budget = graph, name, options, budget
+        inline_bodies(graph)
         self.transform = next(filter(_transforms, graph.graph.nodes), None)
         if self.transform is None:  # a capture records no gradients, whatever the program switches
             for node in graph.graph.find_nodes(op="call_function", target=torch._C._set_grad_enabled):
@@ -219,8 +222,9 @@ def _matched(builder: GuardBuilder, guard: Guard) -> None:
 class _Unlimited:
     """Dynamo's tracer, however often a program is traced, and with its guards on hooks and on functions in graphs."""
 
-    def __init__(self, traced: Any) -> None:
+    def __init__(self, traced: Any, after: Callable[[], None]) -> None:
         self.traced = self._torchdynamo_orig_backend = traced
+        self.after = after
 
     def __call__(self, *args: Any) -> Any:
         with (
@@ -234,11 +238,16 @@ class _Unlimited:
                 skip_tensor_guards_with_matching_dict_tags=False,
             ),
         ):
-            return self.traced(*args)
+            made = self.traced(*args)
+        self.after()
+        return made
 
 
-def followed(fn: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
-    """The program with its one graph as `backend` makes it, traced anew where anything that it depends on has changed."""
+def followed(fn: Callable[..., Any], backend: Callable[..., Any], after: Callable[[], None]) -> Callable[..., Any]:
+    """The program with its one graph as `backend` makes it, traced anew where anything that it depends on has changed.
+
+    `after` is called between a trace and the run of what it made.
+    """
 
     def program(signs: str, /, *given: Any, **named: Any) -> Any:
         assert signs != " "  # what is read is guarded; 0.0 == -0.0, so the number itself does not tell
@@ -248,7 +257,7 @@ def followed(fn: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..
     context = torch._dynamo.optimize(backend, nopython=True, dynamic=False)
     if not hasattr(context, "callback"):
         raise RequestError("dynamo is switched off, and eggtile traces programs with it; unset TORCHDYNAMO_DISABLE")
-    context.callback = _Unlimited(context.callback)
+    context.callback = _Unlimited(context.callback, after)
     traced: Callable[..., Any] = context(program)
 
     def run(*given: Any, **named: Any) -> Any:

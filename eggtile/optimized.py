@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakMethod
@@ -42,6 +43,10 @@ class _Found(Exception):
         self.graph, self.arguments = graph, arguments
 
 
+class _NoGraph(Exception):
+    """A program that was traced and has no graph."""
+
+
 class Optimized:
     """A callable like the program, of which each trace is compiled as one graph.
 
@@ -64,10 +69,10 @@ class Optimized:
         self._explored: tuple[Compiled, Compiled] | None = None
         self._whole: Compiled | None = None
         self._eager: dict[Hashable, str] = {}
-        self._asked: list[None] = []
+        self._asked: list[bool] = []
         self._known: dict[Hashable, Made] = {}
         backend = WeakMethod(self._backend)  # dynamo keeps every backend for good
-        self._run = followed(fn, lambda *graph: backend()(*graph))  # type: ignore[misc]
+        self._run = followed(fn, lambda *graph: backend()(*graph), partial(_check_found, self._asked))  # type: ignore[misc]
         self._made()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -76,6 +81,7 @@ class Optimized:
     def _backend(self, graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
         made = Graph(graph, self.name, self.options, self._budget, self.fn, self._known)
         self._budget = None
+        self._asked[:] = [True] * len(self._asked)
         asked = self._asked  # dynamo keeps what is returned as long as the trace, which has to go with `self`
 
         def call(*args: Any) -> Any:
@@ -103,14 +109,17 @@ class Optimized:
         key = _facts(self._inputs, {})
         with CAPTURING, under(self._state):
             refuse_transforms(self._inputs)
-            self._asked.append(None)
+            self._asked.append(False)
             try:
                 if key not in self._eager:
                     self._run(*self._inputs)
+                    raise _NoGraph
             except _Found as found:
                 if found.graph.computes:
                     return found.graph.made(found.arguments).compiled
                 return compile_program(*bound(self.fn, self._inputs), self.name, self.options)
+            except _NoGraph:
+                self._eager[key] = "it computes no tensor"
             except TorchDynamoException as e:
                 self._eager[key] = _reason(e)
                 if isinstance(
@@ -120,8 +129,6 @@ class Optimized:
                     self._whole = as_one_call(fn, tensors, self.name, self.options, self._eager[key])
             finally:
                 self._asked.clear()
-        if key not in self._eager:
-            raise RequestError("dynamo traces no graph of the program")
         return None
 
     @property
@@ -173,6 +180,12 @@ class Optimized:
         save(plan_of(compiled), path)
 
 
+def _check_found(asked: list[bool]) -> None:
+    """Stop a program that is asked for its graph, and has none, before it runs."""
+    if asked and not asked[-1]:
+        raise _NoGraph
+
+
 def _facts(inputs: Arguments, named: Mapping[str, object]) -> Hashable:
     """What of arguments may decide whether dynamo can trace a program."""
     leaves, tree = pytree.tree_flatten((tuple(inputs), dict(named)))
@@ -201,7 +214,9 @@ def optimize(
     to tensors, attributes, lists and caches), and the program is traced anew once something that it read has changed.
     What dynamo cannot trace as one graph, as where data decides the course or something is printed, runs in eager
     PyTorch as a whole; `report()["notes"]` says so. So does all while hooks on every module are registered. Dynamo does
-    not see a method that another takes the place of in a class, nor an object that is given another class.
+    not see a method that another takes the place of in a class, nor an object that is given another class. It traces
+    through functions with an `lru_cache`, and follows the sign of zero in arguments that are numbers, but not in numbers
+    inside of others; `_base` of an input is not followed.
 
     Outputs are the tensors that PyTorch gives: an input or a written input is the caller's own tensor, a view of an
     input is a view of it, and a tensor that is returned twice is one object. Two exceptions: outputs that are views of

@@ -65,14 +65,19 @@ def capture(
     if not all(isinstance(n.meta["val"], torch.Tensor) for n in nodes):
         raise CaptureError(f"{name} returns a number that depends on an extent")
     translator = Translator(exported)
-    program, calls = translator.program(name), translator.calls.executors
+    try:
+        program = translator.program(name)
+    except OneCall as reason:
+        return _one_call(whole(fn, inputs, name, exported, str(reason)), graph_text(exported))
     if exported.attributes:
         note = f"what the program writes to attributes is left out: {', '.join(exported.attributes)}"
         program = replace(program, notes=(*program.notes, note))
     if not program.results:
         raise CaptureError(f"{name} returns no tensor")
     tensors = tuple(leaf.tensor for leaf in exported.leaves)
-    captured = Captured(program, tensors, calls, _returns(program, exported), graph_text(exported))
+    captured = Captured(
+        program, tensors, translator.calls.executors, _returns(program, exported), graph_text(exported)
+    )
     if captured.computed.results:
         return captured
     note = "every output is an input or a view of one, so nothing is computed"

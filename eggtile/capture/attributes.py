@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from operator import is_
 from typing import Any
 
 import torch
@@ -12,10 +11,12 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from eggtile.capture.types import CaptureError
 
+_PLAIN = (bool, int, float, complex, str, bytes)
+
 
 @contextmanager
 def put_back(fn: Callable[..., Any]) -> Iterator[list[str]]:
-    """Put back the attributes that modules write inside, and then name them; refuse a parameter that is made inside."""
+    """Put back the attributes that modules change inside, and then name them; refuse a parameter that is made inside."""
     all_ = fn.named_modules() if isinstance(fn, torch.nn.Module) else ()
     modules = {name: m for name, m in all_ if not isinstance(m, torch.fx.GraphModule)}
     before = {name: {k: (v, _inside(v)) for k, v in vars(m).items()} for name, m in modules.items()}
@@ -44,22 +45,29 @@ def _inside(value: object) -> list[object] | dict[object, object] | None:
 
 
 def _restored(now: dict[str, Any], before: Mapping[str, tuple[Any, Any]], key: str) -> bool:
-    """Whether an attribute was written, which is put back."""
+    """Whether an attribute was given another value, which is put back."""
     if key not in before:
         del now[key]
         return True
     value, inside = before[key]
-    is_written = now.get(key, before) is not value
+    is_other = not _same(now.get(key, before), value)
     now[key] = value
     if inside is not None and not _same(value, inside):
         value.clear()
         value.extend(inside) if isinstance(value, list) else value.update(inside)
         return True
-    return is_written
+    return is_other
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two lists or dicts hold the same objects."""
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(map(is_, a.values(), b.values()))
-    return len(a) == len(b) and all(map(is_, a, b))
+    """Whether two values are one object, equal plain ones, or lists, tuples or dicts of such."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    match a:
+        case dict():
+            return list(a) == list(b) and all(map(_same, a.values(), b.values()))
+        case list() | tuple():
+            return len(a) == len(b) and all(map(_same, a, b))
+    return type(a) in _PLAIN and bool(a == b)

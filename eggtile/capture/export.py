@@ -160,6 +160,10 @@ def _refusal(error: Exception, watched: Watched) -> Exception:
         return OneCall("its control flow depends on data")
     if watched.called:
         return refusal(watched.called)
+    if found := re.search(r"Found <class '(?:\w+\.)*(\w+)'> in output, which is not a known type", text):
+        return CaptureError(
+            f"the program returns a {found[1]}; what is captured returns tensors, numbers and text alone"
+        )
     kind = type(error).__name__
     return CaptureError(f"the program cannot be traced: {kind}: {first_sentence(str(error))}{innermost(error)}")
 

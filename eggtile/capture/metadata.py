@@ -19,10 +19,11 @@ def _changes(name: str) -> bool:
 
 CHANGERS = frozenset(n for n in dir(torch.Tensor) if not n.startswith("_") and _changes(n))
 """Methods that change the shape or strides of a tensor in place."""
+_READS_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
 class Watched(TorchFunctionMode):
-    """Collects the names of the changers that a program calls."""
+    """Collects the names of the changers that a program calls, and gives `detach()` for `data`, which traces lose."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,6 +38,8 @@ class Watched(TorchFunctionMode):
     ) -> Any:
         if (name := getattr(func, "__name__", "")) in CHANGERS:
             self.called[name] = None
+        if func == _READS_DATA:
+            return args[0].detach()
         return func(*args, **(kwargs or {}))
 
 

@@ -26,7 +26,7 @@ from eggtile.capture.build import extent_value
 from eggtile.capture.calls import Calls, Place, laid_out, substituted
 from eggtile.capture.export import HARMLESS_WRITES, Exported, identifiers
 from eggtile.capture.table import TABLE, Site
-from eggtile.capture.types import CaptureError, Spec, Unsupported, renamed, spec_of
+from eggtile.capture.types import CaptureError, OneCall, Spec, Unsupported, renamed, spec_of
 from ir.node import IRError
 from ir.tensor import Input, Result, Tensor, TensorProgram
 
@@ -57,13 +57,15 @@ class Translator:
         self.values: dict[torch.fx.Node, Any] = {}
 
     def program(self, name: str) -> TensorProgram:
-        """The whole graph; raises `CaptureError` where a value has no type in Tensor IR."""
+        """The whole graph; raises `CaptureError` where a value has no type in Tensor IR, `OneCall` where it nests."""
         by_node = {leaf.node: self.input(leaf.name, leaf.tensor, leaf.node) for leaf in self.exported.leaves}
         for node in self.exported.graph.nodes:
             if node.op == "placeholder":
                 self.values[node] = by_node[node.name]
             elif node.op == "call_function":
                 self.values[node] = self.value(node)
+            elif node.op == "get_attr":
+                raise OneCall(f"{next(iter(node.users)).target} takes programs as operands")
             elif node.op != "output":
                 raise CaptureError(f"the graph holds a {node.op} ({node.target}), which is not supported")
         inputs = tuple(by_node[leaf.node] for leaf in self.exported.leaves)
@@ -108,6 +110,10 @@ class Translator:
             return None
         if isinstance(meta, torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool):
             return None
+        if isinstance(meta, tuple | list) and None in [v if v is None else 0 for v in meta]:
+            raise OneCall(
+                f"{node.args[0] if 'auto_functionalized' in target else target} has a result that is no tensor"
+            )
         outs = tuple(self.spec(v) for v in (meta if isinstance(meta, tuple | list) else (meta,)))
         if target in HARMLESS_WRITES:
             return self.values[node.args[0]]  # type: ignore[index]

@@ -105,6 +105,15 @@ def test_a_planned_kernel_asks_for_the_shared_memory_of_the_whole(stage: str) ->
     assert [dynamic_shared_bytes(head(k)) for k in kernels] == asked
 
 
+def test_a_program_that_returns_a_type_is_not_saved(tmp_path: Path) -> None:
+    fast = eggtile.optimize(lambda x: {"y": x + 1, "type": torch.float32}, [X])
+    assert fast(X)["type"] is torch.float32
+    with pytest.raises(
+        CaptureError, match="returns a dtype; what is captured returns tensors, numbers and text alone"
+    ):
+        fast.save(tmp_path / "program.pt")
+
+
 def test_an_optimised_program_says_what_was_found_of_it(tmp_path: Path) -> None:
     x = torch.randn(4, 9)
     fast = eggtile.optimize(lambda x: x.softmax(-1), [x])
