@@ -29,8 +29,10 @@ def reduced(program: LoopProgram, forms: Sequence[Form], most: int) -> tuple[Loo
     terms = list(postorder(*(t for s in stores for t in (*s.index, s.value))))
     spaces = {t.free for t in terms} | {s.axes for s in stores}
     values = Counter(t.free for t in postorder(*(t for s in program.results for t in (*s.index, s.value))))
-    fixed = _counted(terms)
-    axes = {a: e if a in fixed else min(e, LONGEST) for a, e in program.axes.items()}
+    old = {a: e for axes in (*(f.axes for f in forms), program.axes) for a, e in axes.items()}
+    kin = _kin(program, old)
+    fixed = {k for a in _counted(terms) for k in kin[a]}
+    axes = {a: e if a in fixed else min(e, LONGEST) for a, e in old.items()}
     while spaces:
         worst = max(spaces, key=lambda s: (_points(s, axes), sorted(s)))
         fits = _points(worst, axes) <= most
@@ -41,16 +43,28 @@ def reduced(program: LoopProgram, forms: Sequence[Form], most: int) -> tuple[Loo
             break
         if longest is None:
             return None
-        axes[longest] = max(SHORTEST, axes[longest] // 2)
-    small = replace(program, axes=axes, buffers=_resized(program.buffers, program.results, program.axes, axes))
+        axes |= dict.fromkeys(kin[longest], max(SHORTEST, axes[longest] // 2))
+    own_axes = {a: axes[a] for a in program.axes}
+    small = replace(program, axes=own_axes, buffers=_resized(program.buffers, program.results, old, axes))
     shapes = {b.name: b for b in small.buffers}
     out = []
     for f in forms:
         own = [s for k in f.kernels for s in k.stores]
-        buffers = (shapes.get(b.name, b) for b in _resized(f.buffers, own, program.axes, axes))
-        out.append(replace(f, axes={**f.axes, **axes}, buffers=tuple(buffers)))
+        buffers = (shapes.get(b.name, b) for b in _resized(f.buffers, own, old, axes))
+        out.append(replace(f, axes=own_axes | {a: axes[a] for a in f.axes}, buffers=tuple(buffers)))
     sizes = [b.size for buffers in (small.buffers, *(f.buffers for f in out)) for b in buffers]
     return None if max(sizes, default=0) > most else (small, out)
+
+
+def _kin(program: LoopProgram, axes: Axes) -> Mapping[str, list[str]]:
+    """Of each axis all those that stand for one of the program: forms name theirs after it (`Substitution.fresh`)."""
+    found: dict[str, list[str]] = {}
+    for axis in axes:
+        origin = axis
+        while origin not in program.axes and "_" in origin:
+            origin = origin.rpartition("_")[0]
+        found.setdefault(origin, []).append(axis)
+    return {axis: alike for alike in found.values() for axis in alike}
 
 
 def _points(space: Iterable[str], axes: Axes) -> int:

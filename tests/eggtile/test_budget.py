@@ -141,6 +141,21 @@ def test_a_program_of_many_values_is_checked_at_smaller_extents() -> None:
     assert math.prod(many[0].axes.values()) * 800 <= MOST_WORK
 
 
+def test_axes_that_a_form_names_itself_are_as_short_as_the_programs() -> None:
+    m = torch.nn.Linear(4, 4)
+    (region,) = choose_forms(
+        capture_and_lower(lambda x: x.sin().exp() + m(x), [torch.randn(3, 4)], "both", Options(k=12))
+    ).regions
+    assert any(f.axes.keys() - region.program.axes.keys() for f in region.listed)
+    small = reduced(region.program, region.listed, accuracy.POINTS)
+    assert small is not None
+    program, forms = small
+    for form in forms:
+        assert all(n == program.axes.get(a.split("_")[0]) for a, n in form.axes.items())
+    runs = Runs(seeded_inputs(program))
+    assert all(runs.of(form) is not None for form in forms)
+
+
 def test_every_second_of_a_command_is_in_its_times(tmp_path: Path) -> None:
     for command in (("explore", "-k", "3"), ("explore", "--html", str(tmp_path / "x.html")), ("schedules",)):
         since = time.perf_counter()
