@@ -214,6 +214,7 @@ def _times() -> Iterator[Target]:
         seconds("list"),
         longest,
         True,
+        processes=3,
     )
 
 
