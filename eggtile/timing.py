@@ -17,6 +17,7 @@ import torch
 
 L2_BYTES = 60_000_000
 MOST_COPIES = 256
+MOST_CALLS = 2000
 REPLAY_MS = 8.0
 ROUNDS = 15
 
@@ -31,7 +32,7 @@ def copies_for(bytes_of_inputs: int, l2_bytes: int = L2_BYTES) -> int:
 
 def calls_for(call_ms: float, copies: int, replay_ms: float = REPLAY_MS) -> int:
     """Calls in one replay: whole rotations over the copies that last about `replay_ms`."""
-    wanted = min(400, max(2, replay_ms / max(call_ms, 1e-3)))
+    wanted = min(MOST_CALLS, max(2, replay_ms / max(call_ms, 1e-3)))
     return copies * max(1, round(wanted / copies))
 
 
@@ -45,33 +46,6 @@ class Replay:
     note: str = ""
 
 
-def prepare(fn: Function, copies: Sequence[Tensors], replay_ms: float = REPLAY_MS) -> Replay:
-    """Warm up, then capture the rotation over `copies`; the calls run without gradients."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), torch.no_grad():
-        for k in range(3):
-            fn(*copies[k % len(copies)])
-        call_ms = _elapsed_ms(lambda: [fn(*copies[k % len(copies)]) for k in range(3)]) / 3
-        calls = calls_for(call_ms, len(copies), replay_ms)
-
-        def rotate() -> None:
-            with torch.no_grad():
-                for k in range(calls):
-                    fn(*copies[k % len(copies)])
-
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, stream=stream):
-                rotate()
-        except RuntimeError as error:
-            torch.cuda.synchronize()
-            return Replay(rotate, calls, "events", str(error).splitlines()[0])
-    graph.replay()
-    torch.cuda.synchronize()
-    return Replay(graph.replay, calls, "graph")
-
-
 def _elapsed_ms(run: Callable[[], object]) -> float:
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     start.record()
@@ -79,6 +53,55 @@ def _elapsed_ms(run: Callable[[], object]) -> float:
     stop.record()
     stop.synchronize()
     return float(start.elapsed_time(stop))
+
+
+def prepare(fn: Function, copies: Sequence[Tensors], replay_ms: float = REPLAY_MS) -> Replay:
+    """Warm up, then capture the rotation over `copies`; the calls run without gradients."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+
+    def rotate(calls: int) -> None:
+        with torch.no_grad():
+            for k in range(calls):
+                fn(*copies[k % len(copies)])
+
+    def capture(calls: int) -> Replay:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=stream):
+                rotate(calls)
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            return Replay(lambda: rotate(calls), calls, "events", str(error).splitlines()[0])
+        graph.replay()
+        torch.cuda.synchronize()
+        return Replay(graph.replay, calls, "graph")
+
+    with torch.cuda.stream(stream):
+        rotate(3)
+        call_ms = _elapsed_ms(lambda: rotate(3)) / 3
+        return lasting(capture, call_ms, len(copies), replay_ms)
+
+
+def lasting(
+    capture: Callable[[int], Replay],
+    call_ms: float,
+    copies: int,
+    replay_ms: float = REPLAY_MS,
+    elapsed_ms: Callable[[Callable[[], object]], float] = _elapsed_ms,
+) -> Replay:
+    """A replay that lasts about `replay_ms`, or has as many calls as one may have.
+
+    Calls that are launched, `call_ms` each, wait for the host; the calls of a graph do not. So what is captured is timed,
+    and captured again until it is long enough: the work before a short sample can change it by a tenth.
+    """
+    replay = capture(calls_for(call_ms, copies, replay_ms))
+    while replay.how == "graph":
+        calls = calls_for(elapsed_ms(replay.run) / replay.calls, copies, replay_ms)
+        if calls <= 1.25 * replay.calls:
+            break
+        replay = capture(calls)
+    return replay
 
 
 def interleave(

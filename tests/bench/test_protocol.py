@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from bench.cases import case
 from bench.peers import contenders
 from bench.results import latest, load
 from eggtile.ratios import against_best, best_peer, geometric, paired, samples, worst
-from eggtile.timing import L2_BYTES, MOST_COPIES, Replay, calls_for, copies_for, interleave, summary
+from eggtile.timing import L2_BYTES, MOST_COPIES, Replay, calls_for, copies_for, interleave, lasting, summary
 
 
 def row(name: str = "a", commit: str = "c1", ok: bool = True, **times: list[float]) -> dict[str, Any]:
@@ -35,6 +36,21 @@ def test_the_copies_of_the_inputs_exceed_twice_the_cache(size: int):
 def test_a_replay_is_whole_rotations(call_ms: float, copies: int):
     assert calls_for(call_ms, copies) % copies == 0
     assert calls_for(call_ms, copies) >= copies
+
+
+def test_a_replay_lasts_as_long_as_asked_however_slow_launches_are():
+    made: list[int] = []
+
+    def capture(calls: int, how: str = "graph") -> Replay:
+        made.append(calls)
+        return Replay(lambda: None, calls, how)
+
+    def elapsed_ms(run: Callable[[], object]) -> float:
+        return 0.004 * made[-1]
+
+    assert lasting(capture, 0.2, 30, 8.0, elapsed_ms).calls == 2010
+    assert made == [30, 2010]
+    assert lasting(partial(capture, how="events"), 0.2, 30, 8.0, elapsed_ms).calls == 30
 
 
 def test_rounds_alternate_their_order_and_samples_are_per_call():
