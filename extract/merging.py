@@ -8,7 +8,7 @@ numbers: then the law of one step holds for a step of any number of positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -72,7 +72,7 @@ def _split(carry: T.Carry, new: Mapping[Term, Var], axis: str) -> Step | None:
     hidden = {k: v for k, v in new.items() if k is not carry.update}
     sides: dict[bool, list[Term]] = {True: [], False: []}
     for t in _operands(carry.update, row.combine):
-        sides[bool(open_states(_exchanged(t, hidden)))].append(t)
+        sides[bool(_read_outside(hidden, t))].append(t)
     if not sides[True] or not sides[False]:
         return None
     moved, part = (_combined(sides[old], row.combine) for old in (True, False))
@@ -97,6 +97,16 @@ def _combined(terms: Sequence[Term], op: str) -> Term:
     for t in terms[1:]:
         out = T.binary(op, out, t)
     return out
+
+
+def _read_outside(hidden: Collection[Term], root: Term) -> frozenset[str]:
+    """Names of the states that are open in a term, but for what stands in `hidden` terms."""
+    if not open_states(root):
+        return frozenset()
+    known: dict[Term, frozenset[str]] = {}
+    for t in postorder(root):
+        known[t] = frozenset() if t in hidden else open_states.rule(t, [known[k] for k in t.terms])
+    return known[root]
 
 
 def _exchanged(root: Term, new: Mapping[Term, Term]) -> Term:

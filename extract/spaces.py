@@ -34,7 +34,7 @@ from extract.climbing import (
 )
 from extract.points import Point, apart, point
 from extract.roles import cluster, is_fallback, listed_tiles, padded, pieces, threads
-from extract.splits import split_axis, split_counts, streamed
+from extract.splits import split_counts, streamed
 from extract.staging import unstaged
 from extract.subject import Subject
 from extract.tile_cost import PartCost
@@ -117,7 +117,7 @@ class Rules:
         self.axes, self.first = first.axes, first
         self.blocks_axis = next(iter(first.axes.keys() - subject.axes.keys()), "")
         self.parts = tuple(PartCost(p, first.buffers, first.axes, subject.machine) for p in first.kernel.parts)
-        self.programs: dict[tuple[tuple[str, int], ...], TileProgram] = {}
+        self.programs: dict[tuple[tuple[str, bool], ...], TileProgram | str] = {}
 
     @cached_property
     def sweeps(self) -> bool:
@@ -218,15 +218,25 @@ class Rules:
         wish = staging(p.line())
         if wish is None:
             return None
-        if p.tiles not in self.programs:
+        tiles = [part.laid_out(self.tiles(part, p)) for part in self.parts]
+        program = self.loading(p, tiles)
+        if isinstance(program, str):
+            return program
+        return unstaged(program, tiles, wish, self.subject.machine, self.exchanged_bytes(p))
+
+    def loading(self, p: Point, tiles: Sequence[Tiles]) -> TileProgram | str:
+        """A tile program that loads what the point's does: where the same axes are swept in steps, of one or of more.
+
+        Where a sweep's positions must be taken one by one under such tiles, it is why.
+        """
+        key = tuple((a.role, a.tile == 1) for t in tiles for a in t.axes.values())
+        if key not in self.programs:
             line, exact = Point(LANES, p.tiles).line(), True  # nothing else changes what a tile program loads
             try:
-                self.programs[p.tiles] = tile_program(self.first.kernel, self.first.buffers, self.axes, line, exact)
-            except IRError as e:  # a sweep whose positions must be taken one by one under such tiles
-                return str(e)
-        program = self.programs[p.tiles]
-        tiles = [part.laid_out(self.tiles(part, p)) for part in self.parts]
-        return unstaged(program, tiles, wish, self.subject.machine, self.exchanged_bytes(p))
+                self.programs[key] = tile_program(self.first.kernel, self.first.buffers, self.axes, line, exact)
+            except IRError as e:
+                self.programs[key] = str(e)
+        return self.programs[key]
 
     def tiles(self, part: PartCost, p: Point) -> Tiles:
         """The tiles of a part; raises where a tile is illegal."""
@@ -333,7 +343,7 @@ def _with_hints(lines: Mapping[Schedule, float], subject: Subject) -> dict[Sched
 
 def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:
     """Points that split the sweeps of a kernel that has so many blocks when it is whole, with their times."""
-    axis = split_axis(subject.kernel, subject.buffers, subject.axes)
+    axis = subject.split_axis
     found: dict[Point, float] = {}
     rules: Rules | None = None
     for count in () if axis is None else split_counts(subject.axes[axis], blocks, subject.machine.sms):
@@ -348,7 +358,7 @@ def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:
 
 def _shared_points(subject: Subject) -> dict[Point, float]:
     """Points whose clusters hold a sweep of a stream at once, a piece in each block or warp, with their times."""
-    axis = split_axis(subject.kernel, subject.buffers, subject.axes)
+    axis = subject.split_axis
     if axis is None or not streamed(subject.kernel, axis):
         return {}
     sizes = [n for n in SEED_CLUSTERS if n <= subject.machine.cluster_blocks]
@@ -356,10 +366,10 @@ def _shared_points(subject: Subject) -> dict[Point, float]:
     even = [size for size in sizes if subject.axes[axis] % size == 0]
     wanted += [(n, size, "block", size) for size in even for n in SHARED_THREADS]
     found: dict[Point, float] = {}
-    known: dict[tuple[int, int], Rules] = {}
+    known: dict[tuple[int, str], Rules] = {}
     for count, size, reduce, many in wanted:
         try:
-            rules = known[many, size] = known.get((many, size)) or Rules(subject, many, size)
+            rules = known[many, reduce] = known.get((many, reduce)) or Rules(subject, many, size)
             widest = max(part.widest_vector(axis) for part in rules.parts if axis in part.roles.order)
             tiles = tuple(sorted({rules.blocks_axis: many, axis: rules.axes[axis]}.items()))
             p = Point(count, tiles, reduce=reduce, pieces=many, cluster=size).with_vector(axis, widest)

@@ -31,6 +31,8 @@ from ir.term import Term
 _NONE: Mapping[Any, Term] = {}
 FILLS = (1, 2, 4)
 """How many blocks a multiprocessor has in the splits that are looked at."""
+FAR = 16
+"""Pieces of one block each are looked at up to so many times the most that are of as many blocks as the whole kernel."""
 VECTOR = 8
 """Positions of which even pieces are multiples."""
 NEIGHBOURS = 64
@@ -149,11 +151,15 @@ def made_pieces(extent: int, count: int) -> int:
 
 
 def split_counts(extent: int, blocks: int, sms: int) -> tuple[int, ...]:
-    """Numbers of pieces worth a look: for one block a piece, and for so many blocks a piece as the whole kernel has."""
+    """Numbers of pieces worth a look: for so many blocks a piece as the whole kernel has, and for one block a piece.
+
+    The latter where a block may take a piece of all that the whole kernel's blocks do, which then are few.
+    """
     if blocks >= 2 * sms:
         return ()
     per_block = [-(-fill * sms // max(blocks, 1)) for fill in FILLS]
-    wanted = (min(extent, n) for n in (2 * sms, *per_block))
+    own = [2 * sms] if 2 * sms <= FAR * per_block[-1] else []
+    wanted = (min(extent, n) for n in (*own, *per_block))
     return tuple(dict.fromkeys(n for n in (made_pieces(extent, _near(extent, n)) for n in wanted) if n > 1))
 
 

@@ -21,7 +21,7 @@ from ir.machine import Machine
 from ir.node import postorder
 from ir.schedule import Staging
 from ir.term import Index, Term, Var
-from ir.tile import TileLoad, TilePart, TileProgram, TileStore
+from ir.tile import TileAxis, TileLoad, TilePart, TileProgram, TileStore
 
 SPARE_BYTES = 8192
 """Shared memory that is left to the exchange of folds, and to what the system takes of it."""
@@ -30,7 +30,7 @@ SPARE_BYTES = 8192
 def unstaged(
     program: TileProgram, tiles: Sequence[Tiles], wish: Staging, machine: Machine, exchanged_bytes: int = 0
 ) -> str | None:
-    """Why the line of a program whose parts have these tiles, and exchange so much, is not legal, or None."""
+    """Why the line of a program that loads alike, with these tiles of its parts, which exchange so much, is not legal."""
     if tiles[0].choice.cluster > 1:
         return "blocks of a cluster stage nothing"
     if wish.how == "bulk" and not machine.bulk_copies:
@@ -63,6 +63,10 @@ class _Stages:
         self.part, self.tiles, self.buffers, self.stored, self.wish = part, tiles, buffers, stored, wish
         self.ranges = Ranges({Index(a.name): (0, max(a.extent - 1, 0)) for a in part.axes})
 
+    def axis(self, name: str) -> TileAxis:
+        """The axis under the tiles at hand; one that tiling made anew is like the one that it is named after."""
+        return self.tiles.axes.get(name) or self.tiles.axes[name.rsplit("_", 1)[0]]
+
     @property
     def bytes(self) -> int:
         """Shared memory that the part's courses take; 0 where it has none."""
@@ -75,7 +79,7 @@ class _Stages:
                 if self.fits(load, s.axis):
                     sweeps[s.axis, load.buffer, load.index] += 1
         found = [(key, n) for key, n in sweeps.items() if n > 1 or not self.wish.kept]
-        steps = [self.part.axis(axis).tiles for (axis, _, _), _ in found]
+        steps = [self.axis(axis).tiles for (axis, _, _), _ in found]
         fills = [n * (1 if self.wish.kept else uses) for n, (_, uses) in zip(steps, found, strict=True)]
         return shared_bytes(
             [self.tile_bytes(buffer, index) for (_, buffer, index), _ in found], fills, steps, self.wish
@@ -84,14 +88,14 @@ class _Stages:
     def tile_bytes(self, buffer: str, index: Sequence[Term]) -> int:
         axes = frozenset[str]().union(*(t.free for t in index))
         own = self.tiles.held(axes) * self.tiles.choice.threads
-        tile_elements = math.prod(self.part.axis(a).tile for a in axes)
+        tile_elements = math.prod(self.axis(a).tile for a in axes)
         return (tile_elements if self.wish.how == "bulk" else own) * DTYPES[self.buffers[buffer].dtype].bytes
 
     def fits(self, s: TileLoad, axis: str) -> bool:
         """Whether a load in a stream of the axis may be staged."""
         buffer, digits = self.buffers[s.buffer], self.tiles.digits
         axes = frozenset[str]().union(*(t.free for t in s.index))
-        if s.buffer in self.stored or self.part.axis(axis).tiles < 2 or axis not in axes:
+        if s.buffer in self.stored or self.axis(axis).tiles < 2 or axis not in axes:
             return False
         if any(isinstance(t, Var) for t in postorder(*s.index)) or not all(
             inside(self.ranges.of(t), (0, n - 1)) for t, n in zip(s.index, buffer.shape, strict=True)
@@ -104,8 +108,8 @@ class _Stages:
         bytes_each = DTYPES[buffer.dtype].bytes
         if self.wish.how == "bulk":
             unit = BULK_BYTES // bytes_each
-            exact = all(self.cover(a) == self.part.axis(a).tile for a in axes)
-            return exact and steps[axis] == 1 and aligned(buffer, s.index, self.part.axis(axis), unit) == unit
+            exact = all(self.cover(a) == self.axis(a).tile for a in axes)
+            return exact and steps[axis] == 1 and aligned(buffer, s.index, self.axis(axis), unit) == unit
         own = self.tiles.sharing(axes)[0] == self.tiles.choice.threads
         return own and (self.wish.how == "" or self.width(buffer, s.index, near) * bytes_each in COPY_BYTES)
 
@@ -122,10 +126,10 @@ class _Stages:
     def cover(self, axis: str) -> int:
         """Positions of a tile that threads and registers have places for."""
         digits = self.tiles.digits[axis]
-        return digits.registers(self.part.axis(axis).tile) * digits.count
+        return digits.registers(self.axis(axis).tile) * digits.count
 
     def width(self, buffer: Buffer, index: Sequence[Term], near: str) -> int:
         """Elements that a thread moves at once."""
         choice = self.tiles.choice
         most = min(choice.vector, VECTOR_BYTES // DTYPES[buffer.dtype].bytes) if choice.vector_axis == near else 1
-        return aligned(buffer, index, self.part.axis(near), most)
+        return aligned(buffer, index, self.axis(near), most)

@@ -275,3 +275,10 @@ def test_the_pieces_that_are_made_are_made_again_when_they_are_asked_for(extent)
         made = made_pieces(extent, count)
         assert 1 < made <= count and made_pieces(extent, made) == made
     assert all(made_pieces(extent, n) == n for n in split_counts(extent, 1, 132))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "counts"), [(1, {264, 132, 528}), (16, {264, 9, 17, 33}), (64, {3, 5, 9}), (300, set())]
+)
+def test_pieces_of_one_block_each_are_for_few_rows(blocks, counts):
+    assert set(split_counts(10**9 + 7, blocks, 132)) == counts

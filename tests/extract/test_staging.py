@@ -53,6 +53,17 @@ def test_listed_ways_through_shared_memory_are_legal_and_lowered(m, n, dtype):
             assert any(isinstance(x, K.Ring | K.Shared) and K.shared_bytes(x) > 4096 for x in K.walk(k.body))
 
 
+@pytest.mark.parametrize("name", [n for n in CASES if listed(CASES[n]()).size > 1])
+def test_what_one_point_loads_tells_which_points_like_it_are_legal(name):
+    s = listed(CASES[name]())
+    points = [point(line) for line in s.lines[:-1]]
+    points = [p for p in points if p.cluster == p.pieces == 1]
+    together = Rules(s.subject)
+    for p in (replace(p, stage=stage) for p in points[:12] + points[::-1][:12] for stage in EVERY):
+        assert together.unstaged(p) == Rules(s.subject).unstaged(p)
+    assert len(together.programs) < len(points)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_what_the_space_takes_is_lowered_and_what_it_refuses_has_a_reason(name):
     c = CASES[name]()
