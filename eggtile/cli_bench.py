@@ -84,7 +84,7 @@ def row_of(item: Subject, compiled: Compiled | None, contenders: Mapping[str, Ro
     """What is known of one program: its forms and schedules, its contenders, and the ratio to the best peer."""
     row: Row = {"program": item.name, "reference_us": item.reference_us, "contenders": contenders}
     row["regions"] = [region_row(r) for r in compiled.regions] if compiled else []
-    row["notes"] = list(compiled.captured.program.notes) if compiled else []
+    row["notes"] = [*item.notes, *(compiled.captured.program.notes if compiled else ())]
     row["best_peer"] = best_peer([row], PEERS, "cold")
     row["ratio"] = next(iter(against_best([row], PEERS, "cold")), None)
     return row

@@ -35,7 +35,7 @@ from eggtile.pipeline import LISTED, Compiled, Region, RequestError, choose_form
 from eggtile.query import answers
 from eggtile.tables import show
 from eggtile.views import idle
-from eggtile.why import chains
+from eggtile.why import BY_DEFINITION, chains
 from egraph.laws import LAWS, Law
 from egraph.matches import parsed
 from egraph.matches import shown as spelled
@@ -215,6 +215,8 @@ def print_chains(found: list[dict[str, Any]]) -> None:
             typer.echo(f"       {s['before']}\n    =  {s['after']}")
             for fact in s["given"]:
                 typer.echo(f"       as {fact}")
+        if any(s["law"] == BY_DEFINITION for s in c["steps"]):
+            typer.echo("A step by definition is no law: it says what a fold over two axes or a prefix of a sum is.")
         typer.echo("Both sides of a step are equal, so either may stand for the other where a form reads it.")
         if any("new[" in s["after"] for s in c["steps"]):
             typer.echo(

@@ -23,7 +23,8 @@ Program = Annotated[
 Code = Annotated[
     str | None,
     typer.Option(
-        "-c", help="The program as Python code. It runs as Python; the last expression is traced, not run."
+        "-c",
+        help="The program as Python code. It runs as Python, but for the last expression, which alone is traced.",
     ),
 ]
 Inputs = Annotated[
@@ -82,7 +83,7 @@ def options_of(numerics: str, target: str = "sm_90a", **more: Any) -> Options:
 def budget_of(text: str | None) -> dict[str, Any]:
     """The bounds named in the text, as options."""
     bounds: dict[str, float] = {}
-    for word in filter(None, (text or "").replace(" ", "").split(",")):
+    for word in (text or "").replace(" ", "").split(",") if text else ():
         name, _, value = word.partition("=")
         if name not in BOUNDS:
             raise RequestError(f"--budget {word}: give {', '.join(f'{n}=NUMBER' for n in BOUNDS)}")
@@ -127,7 +128,7 @@ def started(
     clock.add("imports", time.perf_counter() - STARTED)
     with clock.span("program"):
         source = source_of(program, code, inputs)
-    compiled = capture_and_lower(source.fn, source.inputs, source.name, options, clock)
+    compiled = capture_and_lower(source.fn, source.inputs, source.name, options, clock, source.notes)
     gc.freeze()  # what the capture imported and made stays: each full collection would walk it for 0.2 s
     return source, compiled
 

@@ -9,7 +9,7 @@ import linecache
 import re
 import symtable
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from itertools import count
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakIdKeyDictionary
 
 from eggtile.capture.location import innermost, marked
 from eggtile.capture.types import first_sentence
@@ -53,6 +54,31 @@ def _on_cpu(value: Any) -> Any:
     return torch.device("cpu") if is_place else value
 
 
+class Steps(Placed):
+    """Statements as they run: which of their tensors are made of other ones, not only filled, moved or converted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: MutableMapping[torch.Tensor, bool] = WeakIdKeyDictionary()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = super().__torch_function__(func, types, args, kwargs)
+        given, given_back = _tensors((args, kwargs)), _tensors(out)
+        read = [t for t in given if all(t is not o for o in given_back)]
+        moved = getattr(func, "__name__", "") in CONVERSIONS
+        if read and (not moved or any(t in self.made for t in read)):
+            self.made.update(dict.fromkeys(given_back, True))
+        return out
+
+    def note(self, held: Mapping[str, Any]) -> tuple[str, ...]:
+        """Which inputs of the last expression are values that the statements before it compute."""
+        names = [n for n, value in held.items() if any(t in self.made for t in pytree.tree_leaves(value))]
+        if not names:
+            return ()
+        which = f"{names[0]} is an input" if len(names) == 1 else f"{', '.join(names)} are inputs"
+        return (f"the last expression alone is the program: {which}, computed once by the statements before it",)
+
+
 class Expression(torch.nn.Module):
     """The last expression of a program as a function of its tensors; the modules in it are submodules."""
 
@@ -73,8 +99,8 @@ class Expression(torch.nn.Module):
             return self._function(**held)
 
 
-def from_code(code: str) -> tuple[Expression, list[torch.Tensor]]:
-    """Runs all statements but the last; gives the last expression and the values of its tensors, which are its inputs."""
+def from_code(code: str) -> tuple[Expression, list[torch.Tensor], tuple[str, ...]]:
+    """Runs all statements but the last; gives the last expression, the values of its tensors, its inputs, and notes."""
     lines = [line + "\n" for line in code.splitlines()]
     linecache.cache[CODE] = (len(code), None, lines, CODE)
     try:
@@ -87,10 +113,11 @@ def from_code(code: str) -> tuple[Expression, list[torch.Tensor]]:
     if not isinstance(last, ast.Expr | ast.Assign | ast.AnnAssign) or last.value is None:
         raise SourceError(f"line {last.lineno}: the last statement is no expression{_under(last, lines)}")
     scope = _module().__dict__
-    hoister = _Hoister(scope)
+    hoister, steps = _Hoister(scope), Steps()
     try:
-        with Placed():
+        with steps:
             exec(compile(tree, CODE, "exec"), scope)
+        with Placed():
             _check_names(last.value, scope, lines)
             body = hoister.visit(last.value)
     except SourceError:
@@ -103,7 +130,7 @@ def from_code(code: str) -> tuple[Expression, list[torch.Tensor]]:
     for n in used:
         if isinstance(scope[n], torch.nn.Module):
             expression.add_module(hoister.modules.get(n, n), scope[n])
-    return expression, expression.tensors
+    return expression, expression.tensors, steps.note(held)
 
 
 def _module() -> ModuleType:
@@ -120,6 +147,11 @@ def _function_of(body: ast.expr, names: list[str], scope: dict[str, Any]) -> Cal
     tree = ast.fix_missing_locations(ast.Expression(ast.copy_location(ast.Lambda(arguments, body), body)))
     function: Callable[..., Any] = eval(compile(tree, CODE, "eval"), scope)
     return function
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in a structure."""
+    return [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
 
 
 def _holds_tensors(value: Any) -> bool:

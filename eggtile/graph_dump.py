@@ -48,6 +48,8 @@ FORMATS = (*WHOLE, *ONE_GRAPH)
 def written(compiled: Compiled, form: str, region: int | None) -> str:
     """The dump in a format; one that holds one graph alone needs the number of a region where there are several."""
     if form in WHOLE:
+        if region is not None:
+            raise RequestError(f"{form} holds every region; --region is for {', '.join(ONE_GRAPH)}")
         return WHOLE[form](compiled)
     count = len(compiled.regions)
     if region is None and count == 1:

@@ -209,11 +209,13 @@ def capture_and_lower(
     name: str,
     options: Options,
     clock: Clock | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Compiled:
-    """Capture the program and lower it to regions of Loop IR."""
+    """Capture the program and lower it to regions of Loop IR; reports say the notes too."""
     clock = clock or Clock()
     with clock.span("capture"):
         captured = capture(fn, inputs, name)
+        captured = replace(captured, program=replace(captured.program, notes=captured.program.notes + notes))
     with clock.span("lower"):
         lowered = lower(captured.computed) if captured.eager is None else one_call(captured.program)
     return Compiled(captured, len(inputs), lowered, options, clock)

@@ -29,11 +29,12 @@ Program = Callable[..., Any] | torch.nn.Module
 
 @dataclass(frozen=True)
 class Source:
-    """A program to capture: fn(*inputs), and its name."""
+    """A program to capture: fn(*inputs), its name, and what its user should know of how it is read."""
 
     fn: Program
     inputs: list[torch.Tensor]
     name: str
+    notes: tuple[str, ...] = ()
 
 
 def load(code: str | None, path: str | None, inputs: Sequence[str]) -> Source:
@@ -42,8 +43,8 @@ def load(code: str | None, path: str | None, inputs: Sequence[str]) -> Source:
     if code is not None:
         if inputs:
             raise SourceError("inputs are given, but code makes its own inputs")
-        expression, tensors = from_code(code)
-        return Source(expression, tensors, "program")
+        expression, tensors, notes = from_code(code)
+        return Source(expression, tensors, "program", notes)
     if path is None or ":" not in path:
         raise SourceError(f"a program is file.py:name or module:name, not {path}")
     return from_path(path, inputs)

@@ -19,13 +19,17 @@ from eggtile.timing import Function, Tensors
 
 @dataclass(frozen=True)
 class Subject:
-    """A program to measure; `load` makes it with its inputs. `tf32` None leaves PyTorch's setting alone."""
+    """A program to measure; `load` makes it with its inputs, reports say the notes.
+
+    `tf32` None leaves PyTorch's setting alone.
+    """
 
     name: str
     load: Callable[[], tuple[Function, Tensors]]
     max_autotune: bool = True
     tf32: bool | None = None
     reference_us: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 def place_at_hand() -> tuple[str, str, str]:
@@ -65,7 +69,7 @@ def single(program: str | None, code: str | None, inputs: list[str] | None, devi
     """The one program that the user names, moved to the device."""
     source = source_of(program, code, inputs)
     fn = source.fn.to(device) if isinstance(source.fn, torch.nn.Module) else source.fn
-    return Subject(source.name, lambda: (fn, [t.to(device) for t in source.inputs]))
+    return Subject(source.name, lambda: (fn, [t.to(device) for t in source.inputs]), notes=source.notes)
 
 
 def is_suite(program: str | None, code: str | None) -> bool:

@@ -21,6 +21,7 @@ from ir.node import postorder
 from ir.term import Term, Var
 from ir.text import show_term
 
+BY_DEFINITION = "by definition"
 LARGE = 6  # nodes of a written value that gets a name where steps are shown
 
 
@@ -145,7 +146,7 @@ def step_row(s: Step, names: Names, undo: bool = False) -> dict[str, Any]:
     turn = -1 if undo else 1
     before, after = (s.before, s.after)[::turn]
     return {
-        "law": s.law or "by definition",
+        "law": s.law or BY_DEFINITION,
         "class": LAWS[s.law].class_ if s.law else "exact",
         "undo": undo,
         "place": s.place,

@@ -54,6 +54,22 @@ def test_a_function_of_earlier_statements_is_traced() -> None:
     assert [x.extents for x in capture(source.fn, source.inputs).program.inputs] == [(2, 3)]
 
 
+@pytest.mark.parametrize(
+    ("code", "computed"),
+    [
+        ("x = torch.randn(4, 8); y = x.exp()\ny.sum(-1)", "y is an input"),
+        ("m = nn.Linear(8, 8); x = torch.randn(2, 8)\nh = m(x); s = h.t()\nh @ s", "h, s are inputs"),
+        ("x = [t.float() for t in torch.randn(2, 4).exp()]\ntorch.cat(x)", "x is an input"),
+        ("x = torch.randn(4).half().cuda(); m = nn.Linear(4, 4)\ny = m(x.float())", ""),
+        ("x = torch.empty(4).normal_(); ids = torch.arange(4)\nx[ids]", ""),
+        ("torch.randn(4).exp().sum()", ""),
+    ],
+)
+def test_what_earlier_statements_compute_is_told_to_be_an_input(code: str, computed: str) -> None:
+    notes = load(code, None, []).notes
+    assert bool(notes) == bool(computed) and all(computed in note for note in notes)
+
+
 def test_the_seed_is_fixed() -> None:
     first, second = (load("torch.randn(3) + 1", None, []).inputs[0] for _ in range(2))
     assert torch.equal(first, second)
