@@ -146,11 +146,18 @@ def form_cells(f: dict[str, Any]) -> dict[str, str]:
         "flops": f"{f['flops']:.3g}",
         "bytes": f"{f['bytes']:.3g}",
         "peak bytes": f"{f['peak_bytes']:.3g}",
-        "cut short": " and ".join([*f["stop"], *([f"{f['gap']:.0%} may be left"] if f["gap"] else [])]),
+        "cut short": " and ".join([*f["stop"], *gap_words(f["gap"])]),
         "laws": str(len(f["laws"])),
         "class": f["class"],
         "max rel err": "" if f["max_rel_err"] is None else f"{f['max_rel_err']:.1e}",
     }
+
+
+def gap_words(gap: float | None) -> list[str]:
+    """How far from the best a form may be, in words; nothing where it is the best."""
+    if gap is None:
+        return ["the gap is not known"]
+    return [f"{gap:.0%} may be left"] if gap else []
 
 
 def check_laws(names: list[str]) -> None:

@@ -23,7 +23,8 @@ SHORT_ROW_BYTES = 32_000  # a row up to this size is not worth more than one blo
 ROW_BLOCKS = 4  # of a cluster that share a row which stays
 POINTS = 1024  # positions of one block where nothing else decides
 MOST_SPLITS = 16
-UNITS = ("tensor", "scalar", "special")
+UNITS = {"tensor": 0, "scalar": 1, "special": 2}
+CACHE = 3  # beside the units: bytes through the second-level cache
 OVERLAP_LOSS = 0.2  # share of the shorter of arithmetic and transfer that the longer one does not hide
 MERGE_US = 1.0  # for what several blocks make of one row, for each sweep that needs the one before it
 STATE_SHARE = 0.05  # of a loop's fixed time, for every state that it carries
@@ -90,20 +91,23 @@ class Pricing:
         self.works = Works(extents)
         self.row_bytes = ROW_BYTES * min(ROW_BLOCKS, machine.cluster_blocks)
         self._tilings: dict[tuple[Axes, Axes, Axes, Axes], _Tiling] = {}
+        self._parts: dict[tuple[tuple[Term, ...], Axes], _Part] = {}
         self._bytes = {name: b.bytes for name, b in buffers.items()}
 
     def cost(self, parts: Sequence[Part]) -> Cost:
         """The cost of a kernel made of these parts."""
-        works = [PartWork([s.value for s in p.stores], frozenset(p.axes), self.works, self.safe) for p in parts]
+        found = [self._part(p) for p in parts]
+        works = [f.work for f in found]
         stored = sum(self._stored(p) for p in parts)
-        traffic = [self._traffic(w) for w in works]
-        fetched = [self._fetched(t) for t in traffic]
-        options = [self._under_tiles(w, t) for w, t in zip(works, traffic, strict=True)]
         if len(parts) == 1:
-            best = min((self._time(c, (*fetched[0], stored)) for c in options[0]), key=_us)
+            (part,) = found
+            best = min([self._time(c, (*part.fetched, stored)) for c in part.tiled], key=_us)
         else:
-            moved = *self._fetched([t for ts in traffic for t in ts]), stored
-            best = min((self._together(costs, fetched, moved) for costs in _alike(options)), key=_us)
+            fetched = [f.fetched for f in found]
+            moved = *self._fetched([t for f in found for t in f.traffic]), stored
+            best = min(
+                (self._together(costs, fetched, moved) for costs in _alike([f.tiled for f in found])), key=_us
+            )
         loops: dict[str, int] = {}
         for w in works:
             loops.update({a: max(n, loops.get(a, 0)) for a, n in w.sweeps.items()})
@@ -126,20 +130,38 @@ class Pricing:
 
     # ---- one part
 
+    def _part(self, p: Part) -> _Part:
+        """What a part takes; known of equal ones, as long as the same exponentials stay in range."""
+        values, axes = tuple(s.value for s in p.stores), frozenset(p.axes)
+        footprint = self.works.of(values)
+        unsafe = self.works.unsafe(footprint, self.safe)
+        known = self._parts.get((values, axes))
+        if known is None or known.unsafe != unsafe:
+            w = PartWork(values, axes, self.works, footprint, unsafe)
+            traffic = self._traffic(w)
+            known = _Part(unsafe, w, traffic, self._fetched(traffic), self._under_tiles(w, traffic))
+            self._parts[values, axes] = known
+        return known
+
     def _under_tiles(self, w: PartWork, traffic: Sequence[_Traffic]) -> list[_Tiled]:
         m, tiling = self.machine, self._tiling(w)
-        units = {u: [0.0] * len(tiling.tiles) for u in UNITS}
-        for axes, work in w.counts.items():
-            for unit, n in work.items():
-                units[unit] = [x + n * k for x, k in zip(units[unit], tiling[axes], strict=True)]
-        cache = [0] * len(tiling.tiles)
+        work: dict[int, list[float]] = {}
+        for lacked, units in w.counts.items():
+            row = work.setdefault(tiling[lacked], [0.0, 0.0, 0.0, 0.0])
+            for unit, n in units.items():
+                row[UNITS[unit]] += n
         for t in traffic:
-            most = map(max, zip(*(tiling[a] for a in t.missing), strict=True))
-            cache = [x + t.bytes * t.visits * k for x, k in zip(cache, most, strict=True)]
+            work.setdefault(tiling.most(t.missing), [0.0, 0.0, 0.0, 0.0])[CACHE] += t.bytes * t.visits
+        totals = [[0.0] * len(tiling.tiles) for _ in range(4)]
+        for number, row in work.items():
+            repeats = tiling.repeats[number]
+            for k, n in enumerate(row):
+                if n:
+                    totals[k] = [x + n * times for x, times in zip(totals[k], repeats, strict=True)]
         scalar_per_s, special_per_s = m.f32_flops_per_s / 2, m.special_per_s
         loops = max((w.folds if self._stays(w) else w.sweeps).values(), default=0)
         merges = max(w.sweeps.values(), default=0) if self._longest(w) > SHORT_ROW_BYTES else 1
-        found = zip(tiling.tiles, tiling.shares, *units.values(), cache, tiling[w.axes], strict=True)
+        found = zip(tiling.tiles, tiling.shares, *totals, tiling.repeats[tiling[w.axes]], strict=True)
         return [
             _Tiled(
                 (tensor / (m.tensor_flops_per_s * share), scalar / scalar_per_s, special / special_per_s),
@@ -246,12 +268,22 @@ class _Tiled(NamedTuple):
     """One part under one tile: seconds by unit, and bytes through the cache."""
 
     seconds: tuple[float, float, float]
-    cache_bytes: int
+    cache_bytes: float
     blocks: int
     tile: tuple[int, ...]
     sweeps: int
     merges: int
     states: int
+
+
+class _Part(NamedTuple):
+    """A part: its exponentials that may leave their range, its work, and what it fetches and takes under each tile."""
+
+    unsafe: frozenset[Term]
+    work: PartWork
+    traffic: Sequence[_Traffic]
+    fetched: tuple[int, int]
+    tiled: Sequence[_Tiled]
 
 
 class _Time(NamedTuple):
@@ -277,16 +309,20 @@ def _alike(options: Sequence[Sequence[_Tiled]]) -> list[Sequence[_Tiled]]:
     return [[min(o, key=lambda c: sum(c.seconds)) for o in options]]
 
 
-class _Tiling(dict[Axes, list[int]]):
+class _Tiling(dict[Axes, int]):
     """The tiles that a part may have: positions along groups of its free axes, and shares of the peak rate.
 
-    By a set of axes, how many of each tile lie along it: so often work that lacks these axes is repeated.
+    By a set of axes, the number in `repeats` of how many of each tile lie along it: so often work that lacks these axes
+    is repeated.
     """
 
     def __init__(
         self, axes: Axes, rows: Axes, columns: Axes, across: Axes, contracts: bool, points: Callable[[Axes], int]
     ) -> None:
         self.points = points
+        self.repeats: list[tuple[int, ...]] = []
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._most: dict[frozenset[Axes], int] = {}
         tiles: dict[tuple[int, ...], float] = {}
         if contracts:
             self.groups: Sequence[Axes] = (rows, columns, axes - rows - columns)
@@ -299,7 +335,23 @@ class _Tiling(dict[Axes, list[int]]):
             self.groups, tiles = (axes,), {(POINTS,): 1.0}
         self.tiles, self.shares = [*tiles], [*tiles.values()]
 
-    def __missing__(self, axes: Axes) -> list[int]:
+    def __missing__(self, axes: Axes) -> int:
         met = [(k, self.points(g & axes), self.points(g - axes)) for k, g in enumerate(self.groups) if g & axes]
-        self[axes] = [math.prod([-(-n // max(1, tile[k] // rest)) for k, n, rest in met]) for tile in self.tiles]
+        self[axes] = self._number(
+            tuple([math.prod([-(-n // max(1, tile[k] // rest)) for k, n, rest in met]) for tile in self.tiles])
+        )
         return self[axes]
+
+    def most(self, several: frozenset[Axes]) -> int:
+        """The number of the most repeats under each tile."""
+        if several not in self._most:
+            self._most[several] = self._number(
+                tuple(map(max, zip(*(self.repeats[self[a]] for a in several), strict=True)))
+            )
+        return self._most[several]
+
+    def _number(self, repeats: tuple[int, ...]) -> int:
+        if repeats not in self._numbers:
+            self._numbers[repeats] = len(self.repeats)
+            self.repeats.append(repeats)
+        return self._numbers[repeats]

@@ -7,12 +7,15 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from graphlib import CycleError
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from extract.candidates import Candidate
+from extract.frontier import Frontier
 from extract.source import ExtractError
 
 TIE = 1e-6  # ties go to the earlier candidate
@@ -49,14 +52,17 @@ class CoverProblem:
         for r in self.roots:
             if not self.makers[r]:
                 raise ExtractError(f"class {r} is a result, but none of {len(candidates)} candidates makes it")
-        self.rows: list[Row] = []
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """A class is made once, a root for certain; and who makes o by reading x needs x.
+
+        The latter is summed over the makers of o, which is far tighter than a row a candidate.
+        """
+        rows: list[Row] = []
         for o in sorted(self.makers):
             wanted = 1.0 if o in self.roots else 0.0
-            self.rows.append((dict.fromkeys(self.makers[o], 1.0), wanted, 1.0))
-        self._reads()
-
-    def _reads(self) -> None:
-        """Who makes o by reading x needs x: summed over the makers of o, which is far tighter than a row a candidate."""
+            rows.append((dict.fromkeys(self.makers[o], 1.0), wanted, 1.0))
         for o in sorted(self.makers):
             read = {x for i in self.makers[o] for x in self.candidates[i].inputs}
             for x in sorted(read - self.given):
@@ -64,19 +70,42 @@ class CoverProblem:
                 for i in self.makers[o]:
                     if x in self.candidates[i].inputs:
                         row[i] = row.get(i, 0.0) - 1.0
-                self.rows.append((row, 0.0, np.inf))
+                rows.append((row, 0.0, np.inf))
+        return rows
 
-    def best(self, deadline: float) -> Cover:
-        """The cheapest cover; where the solver runs out of time, the better of what it has and the greedy one."""
+    def best(self, deadline: float, most: float = math.inf) -> Cover:
+        """The cheapest cover, one of which costs `most`; where the solver runs out of time, the better of what it has
+        and the greedy one.
+        """
         greedy = self.greedy()
+        known = min(most, math.inf if greedy is None else greedy.us)
+        most = known * (1 + TIE) + TIE * len(self.makers)
+        on = self._by_class(most)
+        if on is not None:
+            order = self._order(on)
+            assert order is not None, "readers come first"
+            return Cover(order, sum(self.candidates[i].us for i in order), 0.0)
         us = dict(enumerate(c.us for c in self.candidates))
-        known = [] if greedy is None else [(us, 0.0, greedy.us * (1 + TIE))]
-        cover = self._cover(self._solve(deadline, rows=[*self.rows, *known]), greedy)
+        bound = [(us, 0.0, most)] if math.isfinite(most) else []
+        cover = self._cover(self._solve(deadline, rows=[*self.rows, *bound]), greedy)
         if cover is None:
             raise ExtractError(
                 f"no acyclic set of {len(self.candidates)} candidates makes the {len(self.roots)} results"
             )
         return cover
+
+    @cached_property
+    def prices(self) -> list[float]:
+        """What the candidates cost, the earlier of equals a little less."""
+        return [c.us + TIE * i / len(self.candidates) for i, c in enumerate(self.candidates)]
+
+    def _by_class(self, most: float) -> list[int] | None:
+        """The candidates of the cheapest cover, class by class; None where that takes too long, or classes are circular."""
+        try:
+            frontier = Frontier(self.candidates, self.prices, self.given)
+        except CycleError:
+            return None
+        return frontier.best(self.roots, most)
 
     def _cover(self, solved: Solved, other: Cover | None) -> Cover | None:
         """The better of two covers, with its distance to the bound; None where there is none."""
@@ -116,14 +145,13 @@ class CoverProblem:
     def _solve(self, deadline: float, rows: Sequence[Row]) -> Solved:
         """The cheapest choice that the rows allow, or the best until the deadline."""
         n = len(self.candidates)
-        us = np.array([c.us for c in self.candidates])
         values = [v for terms, _, _ in rows for v in terms.values()]
         columns = [i for terms, _, _ in rows for i in terms]
         starts = np.cumsum([0, *(len(terms) for terms, _, _ in rows)])
         matrix = csr_array((values, columns, starts), shape=(len(rows), n))
         low, high = [r[1] for r in rows], [r[2] for r in rows]
         result = milp(
-            us + TIE * np.arange(n) / n,
+            np.array(self.prices),
             constraints=LinearConstraint(matrix, low, high),
             integrality=np.ones(n),
             bounds=Bounds(0, 1),

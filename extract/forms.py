@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
+from typing import ParamSpec, TypeVar
 
 from egraph.graph import EGraph
 from egraph.saturate import saturate
@@ -30,6 +33,8 @@ from ir.loop import Form, KernelForm, LoopProgram
 from ir.machine import Machine
 from ir.term import Term
 
+P = ParamSpec("P")
+V = TypeVar("V")
 Price = Callable[[KernelForm, Form, Cost], float | None]
 """The time of a kernel in us, given what the model says of it; None where the model's is to stand."""
 Ratio = Callable[[Sequence[Term], Cost], float | None]
@@ -42,11 +47,11 @@ MEASURED = 12
 
 @dataclass(frozen=True)
 class Choice:
-    """A way to make the roots of a region."""
+    """A way to make the roots of a region; `gap` is None where candidates were cut short, so that it is not known."""
 
     kernels: tuple[Kernel, ...]
     us: float
-    gap: float
+    gap: float | None
     signature: tuple[object, ...]
     stop: tuple[str, ...] = ()
     reasons: Reasons = ()
@@ -117,7 +122,8 @@ class Region:
                 continue
             texts.add(text)
             stop = *(("candidates",) if self.late else ()), *(("solver",) if first.gap else ())
-            out[signature] = Choice(kernels, cover.us, first.gap, signature, stop, self._reasons(kernels))
+            gap = None if self.late else first.gap
+            out[signature] = Choice(kernels, cover.us, gap, signature, stop, self._reasons(kernels))
             loops: Counter[str] = Counter()
             for c in picks:
                 loops.update(c.cost.sweeps)
@@ -134,21 +140,21 @@ class Region:
         self.problem = self._problem()
         if self.greedy and (own := self.problem.greedy()) is not None:
             return own, [self.found[i] for i in own.picks]
-        widened, known = False, {c.parts for c in self.found}
+        widened, known, most = False, {c.parts for c in self.found}, math.inf
         while True:
-            cover = self.problem.best(self.deadline)
+            cover = self.problem.best(self.deadline, most)
             picks = [self.found[i] for i in cover.picks]
             if unsound := self._unsound(picks):
                 rest = [c for c in self.found if c not in unsound]
                 if not widened:
                     rest, widened = self._bounded(rest), True
-                done = not self._coverable(rest)
+                done, most = not self._coverable(rest), math.inf
             else:
                 picks = self._trimmed(picks)
                 cover = replace(cover, us=sum(c.us for c in picks))
                 more = [c for c in self._nearby(picks) if c.parts not in known]
                 self.late = self.late or (bool(more) and time.thread_time() > self.deadline)
-                done, rest = self.late or not more, [*self.found, *more]
+                done, rest, most = self.late or not more, [*self.found, *more], cover.us
             if done:
                 return cover, picks
             known.update(c.parts for c in rest)
@@ -241,6 +247,23 @@ class Region:
         return c if us is None else replace(c, us=us)
 
 
+def undisturbed(search: Callable[P, V]) -> Callable[P, V]:
+    """The search without collections of garbage while it runs: all that it makes is in use, or freed without them."""
+
+    @wraps(search)
+    def run(*given: P.args, **named: P.kwargs) -> V:
+        if not gc.isenabled():
+            return search(*given, **named)
+        gc.disable()
+        try:
+            return search(*given, **named)
+        finally:
+            gc.enable()
+
+    return run
+
+
+@undisturbed
 def forms(
     graph: EGraph,
     machine: Machine,
@@ -262,9 +285,10 @@ def forms(
     `greedy` takes the cheapest way to each value on its own, to compare with.
 
     `details` of a form hold its `signature`, what ran out of that time in `stop` (`candidates`: only few were looked
-    for; `solver`), the `gap` to the best of the candidates that was not closed, its `sweeps`, and the `Cost` of each
-    kernel by name in `kernels`; with a graph that is `Explained` also the `reasons` that it equals the program,
-    whether they are all `traced` and, where some are left out, `dropped_rounds`.
+    for; `solver`), the `gap` to the best of the candidates that was not closed (None where only few were looked for: it
+    is not known), its `sweeps`, and the `Cost` of each kernel by name in `kernels`; with a graph that is `Explained`
+    also the `reasons` that it equals the program, whether they are all `traced` and, where some are left out,
+    `dropped_rounds`.
     """
     deadline = time.thread_time() + budget_s
 
@@ -298,8 +322,9 @@ def forms(
             if drop_rounds:
                 form = without_rounds(form)
             details: dict[str, object] = {"signature": tuple(c.signature for c in chosen)}
+            gaps = [c.gap for c in chosen if c.gap is not None]
             details |= {
-                "gap": max(c.gap for c in chosen),
+                "gap": max(gaps) if len(gaps) == len(chosen) else None,
                 "stop": tuple(sorted({s for c in chosen for s in c.stop})),
             }
             form = costed(form, machine, price, details)

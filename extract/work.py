@@ -99,10 +99,24 @@ class Works:
         """Number of positions along axes; an empty axis counts as one position."""
         self.noted = 0
         """A bit for every item that is more than operations: loads, contractions, exponentials."""
+        self.exponents = 0
+        """A bit for every exponential."""
+        self._kept: dict[Term, float] = {}
 
     def of(self, roots: Iterable[Term]) -> Footprint:
         """The work of terms that one kernel computes."""
         return self._joined([self._at((t, NO_LOOPS, ())) for t in roots])
+
+    def unsafe(self, found: Footprint, safe: Callable[[Term], bool]) -> frozenset[Term]:
+        """The arguments of exponentials in the work that may leave their range."""
+        exponents = (self.items[k].exponent for k in bits(found.items & self.exponents))
+        return frozenset(x for x in exponents if x is not None and not safe(x))
+
+    def kept_share(self, p: Term) -> float:
+        """The share of blocks along the axes of a predicate in which it holds somewhere."""
+        if p not in self._kept:
+            self._kept[p] = kept_share(p, tuple((a, max(1, self.extents[a])) for a in sorted(p.free)))
+        return self._kept[p]
 
     def _at(self, root: Place) -> Footprint:
         stack = [] if root in self._known else [(root, self._below(root))]
@@ -167,6 +181,8 @@ class Works:
             item = self._own(t, context, around)
             if item.load or item.contraction or item.exponent:
                 self.noted |= 1 << len(self.items)
+            if item.exponent:
+                self.exponents |= 1 << len(self.items)
             self.items.append(item)
         return self._number[t, context]
 
@@ -247,23 +263,23 @@ def operations(t: Term) -> tuple[str, float, int]:
 class PartWork:
     """Operations, loads, loops and the main contraction of terms that share the free axes `axes`."""
 
-    def __init__(self, outs: Sequence[Term], axes: Axes, works: Works, safe: Callable[[Term], bool]) -> None:
+    def __init__(
+        self, outs: Sequence[Term], axes: Axes, works: Works, found: Footprint, unsafe: Collection[Term]
+    ) -> None:
         self.axes, self.points = axes, works.points
-        found = works.of(outs)
         noted = [works.items[k] for k in bits(found.items & works.noted)]
         self.flops = found.flops
         self.contractions = [i.contraction for i in noted if i.contraction is not None]
         self.states = len({c.name for t in outs for s in streams(t) for c in s.carries})
         self.sweeps, self.folds = _most(map(levels, outs)), _most(map(folds, outs))
         self.loads: dict[T.Load, list[tuple[Axes, Context]]] = defaultdict(list)
-        self.counts: dict[Axes, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        kept = _kept_shares(outs, axes, works.extents)
-        dear = ((i.group, i.n * (UNSAFE - 1)) for i in noted if i.exponent is not None and not safe(i.exponent))
-        sums = [*found.sums.items(), *dear]
-        lacked = {own: axes - own for (own, _, _), _ in sums}
-        for (own, unit, spared), work in sums:
-            share = math.prod([kept[a] for a in sorted(spared & kept.keys())]) if kept else 1
-            self.counts[lacked[own]][unit] += work * share
+        self.counts: dict[Axes, dict[str, float]] = {}
+        kept = _kept_shares(outs, axes, works)
+        dear = ((i.group, i.n * (UNSAFE - 1)) for i in noted if i.exponent in unsafe) if unsafe else ()
+        for (own, unit, spared), n in (*found.sums.items(), *dear):
+            work = n * math.prod([kept[a] for a in sorted(spared & kept.keys())]) if kept else n
+            units = self.counts.setdefault(axes - own, {})
+            units[unit] = units.get(unit, 0.0) + work
         for i in noted:
             if i.load is not None:
                 self.loads[i.load].append((axes - i.own, i.context))
@@ -297,12 +313,12 @@ def _most(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return out
 
 
-def _kept_shares(outs: Iterable[Term], axes: Axes, extents: Mapping[str, int]) -> dict[str, float]:
+def _kept_shares(outs: Iterable[Term], axes: Axes, works: Works) -> dict[str, float]:
     """Per folded axis, the share of blocks in which a predicate over coordinates keeps anything."""
     kept: dict[str, float] = {}
     for p in frozenset[Term]().union(*map(masks, outs)):
         if len(p.free) == 2 and not p.free <= axes:
-            share = kept_share(p, tuple((a, max(1, extents[a])) for a in sorted(p.free)))
+            share = works.kept_share(p)
             for axis in p.free - axes:
                 kept[axis] = min(kept.get(axis, 1.0), share)
     return kept

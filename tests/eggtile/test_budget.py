@@ -70,6 +70,13 @@ def test_the_command_says_what_is_left_out_as_text_data_and_page(tmp_path: Path)
     assert not steps["regions"][0]["steps"] and steps["regions"][0]["left_out"]
 
 
+def test_a_gap_that_is_not_known_is_null_and_said_in_words() -> None:
+    given = ("--budget", "extract=0", "-c", WIDE)
+    found = json.loads(called("explore", "--json", *given).stdout)["forms"]
+    assert all(f["gap"] is None and "candidates" in f["stop"] for f in found)
+    assert "the gap is not known" in " ".join(called("explore", *given).stdout.split())
+
+
 def test_the_chosen_form_and_the_one_as_written_come_first(
     compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
