@@ -143,21 +143,29 @@ def sum_of_shifted_products_streams() -> list[Rule]:
 
 @relational("translation", "reassociating", "online")
 def sum_of_products_of_shifted_values_streams() -> list[Rule]:
-    """A sum of (c + r) * (a + q) * w moves by both shifts: each changes it by the sum of the other factors."""
+    """A sum of (c + r) * (a + q) * w moves by both shifts: each changes it by the sum of the other factors.
+
+    A constant w of a square leaves the sum: 1 among them, by which every square is one of three factors.
+    """
     body = "(shift p j s c d n) (shift u j s a f m)"
     twice = f"(shifts b s p u) (counts s k) (= t (dtype e)) {body}"
     moved = _moved("u", "p", f"(Old j {_COUNT})")
     weighted = f"(shifts b s p q) (shifts q s u w) {no_fold('w', 'j').facts} {body}"
     both = _mul("p", "w")
+    constant_leaves = "(= p u) (= f_w (free w)) (< 0 (set-length (set-intersect f_w s)))"
     return [
         *_renews("b", f"{twice} (!= p u)", moved, _mul("n", "m")),
         *_renews("b", f"{twice} (= p u) (< (kind p) 2)", moved, _mul("n", "m")),
-        *_renews(
-            "b",
-            weighted,
-            _moved("q", both, _old("w")),
-            _mul(_mul("n", "m"), "w"),
-            f"(renewed e j s {{b}}) (shifted j s {both})",
+        *(
+            rule
+            for which in ("(!= p u)", constant_leaves)
+            for rule in _renews(
+                "b",
+                f"{weighted} {which}",
+                _moved("q", both, _old("w")),
+                _mul(_mul("n", "m"), "w"),
+                f"(renewed e j s {{b}}) (shifted j s {both})",
+            )
         ),
     ]
 
