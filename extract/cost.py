@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ class Cost:
     cache_us: float
     tile: tuple[int, ...]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[object, ...]:
         """What tells a way of computing from another: loops, contractions and streamed states."""
         return tuple(self.sweeps.items()), self.contractions, self.states

@@ -399,6 +399,7 @@ def _costs(form: Form, machine: Machine) -> dict[str, Cost]:
     return costs
 
 
+@undisturbed
 def default_form(program: LoopProgram, machine: Machine, budget_s: float = 10.0) -> Form:
     """The form as written: the cover of the program's own terms, no law applied."""
     return replace(forms(saturate(program, phases=()), machine, budget_s=budget_s)[0], name="default")

@@ -314,8 +314,11 @@ class Fragments:
     # ---- what is kept
 
     def _best(self, found: Sequence[Term]) -> list[Term]:
+        found = [*dict.fromkeys(found)]
+        if len(found) == 1:  # what it costs is asked where it is a kernel
+            return [t for t in found if len(buffers_read(t)) <= self.breadth.leaves]
         cuts: dict[object, list[tuple[float, str, Term]]] = defaultdict(list)
-        for t in dict.fromkeys(found):
+        for t in found:
             if len(buffers_read(t)) <= self.breadth.leaves:
                 cuts[buffers_read(t), open_states(t), self.cost(t).shape].append((self.us(t), t.digest, t))
         few = [t for cut in cuts.values() for _, _, t in sorted(cut)[: self.breadth.per_cut]]
@@ -323,7 +326,9 @@ class Fragments:
         for share in (False, True):
             taken = 0
             for t in self._ranked(few, share):
-                if taken < self.breadth.per_class and not any(self._dominates(k, t) for k in kept):
+                if taken == self.breadth.per_class:
+                    break
+                if not any(self._dominates(k, t) for k in kept):
                     kept[t] = None
                     taken += 1
         return list(kept)

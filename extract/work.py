@@ -271,7 +271,7 @@ class PartWork:
         self.flops = found.flops
         self.contractions = [i.contraction for i in noted if i.contraction is not None]
         self.states = len({c.name for t in outs for s in streams(t) for c in s.carries})
-        self.sweeps, self.folds = _most(map(levels, outs)), _most(map(folds, outs))
+        self.sweeps, self.folds = _most([levels(t) for t in outs]), _most([folds(t) for t in outs])
         self.loads: dict[T.Load, list[tuple[Axes, Context]]] = defaultdict(list)
         self.counts: dict[Axes, dict[str, float]] = {}
         kept = _kept_shares(outs, axes, works)
@@ -305,8 +305,10 @@ class PartWork:
         return frozenset(rows[1]), frozenset(columns[1])
 
 
-def _most(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _most(counts: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
     """The largest number of every axis."""
+    if len(counts) == 1:
+        return counts[0]
     out: dict[str, int] = {}
     for found in counts:
         out.update({axis: max(n, out.get(axis, 0)) for axis, n in found.items()})
