@@ -17,8 +17,8 @@ from ir.machine import LANES
 FOLDING = ("block", *FOLD_THREADS)
 LEAST_THREADS, MOST_THREADS = 64, 1024
 SEED_THREADS, SEED_ELEMENTS, SEED_CUTS, SEED_CLUSTERS = (128, 512), (1, 4, 16, 64), (0, 2, 4, 6), (4, 8)
-FEW_SEEDS = (1, 16), (0, 2)
-"""Elements and cuts where a merge is only to be priced."""
+FEW_SEEDS = (1, 16), (0, 2), ()
+"""Elements, cuts and clusters where a merge is only to be priced."""
 CLIMBS, MOST_STEPS, MOST_POINTS, FEW_POINTS = 4, 24, 400, 150
 """Starts from which the model is climbed, steps of a climb, and points after which none goes on, or of a mere merge."""
 STAGES = ("shared+async/d3", "shared", "shared+bulk"), ("async/d3", "async/d4", "bulk/d3", "bulk/d4")
@@ -59,7 +59,12 @@ def explored(
     return priced
 
 
-def seeds(rules: Priced, counts: Sequence[int] = SEED_ELEMENTS, cuts: Sequence[int] = SEED_CUTS) -> Iterator[Point]:
+def seeds(
+    rules: Priced,
+    counts: Sequence[int] = SEED_ELEMENTS,
+    cuts: Sequence[int] = SEED_CUTS,
+    clusters: Sequence[int] = SEED_CLUSTERS,
+) -> Iterator[Point]:
     """Threads times a few elements, dealt out to the axes that lie side by side in memory or are swept, in any order."""
     main = max(rules.parts, key=lambda p: sum(a.buffer.bytes for a in p.accesses))
     others = [a for part in rules.parts if part is not main for a in part.near if a not in main.roles.order]
@@ -70,7 +75,7 @@ def seeds(rules: Priced, counts: Sequence[int] = SEED_ELEMENTS, cuts: Sequence[i
             for elements in counts:
                 start = Point(count, tuple(sorted(rest)), pieces=rules.pieces)
                 yield from (_dealt(start, order, elements, cut, rules) for cut in cuts)
-                for size in SEED_CLUSTERS if rules.sweeps and rules.pieces == 1 else ():
+                for size in clusters if rules.sweeps and rules.pieces == 1 else ():
                     if size <= rules.subject.machine.cluster_blocks:
                         yield _dealt(replace(start, cluster=size), order, elements, 0, rules)
 

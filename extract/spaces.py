@@ -135,12 +135,21 @@ class Rules:
         return sum(self.subject.machine.launch_us + min(priced.values()) for _, priced in self.later_priced)
 
     @cached_property
+    def after(self) -> list[Rules]:
+        """The kernels after the first."""
+        return [Rules(Subject(p.kernel, p.buffers, p.axes, self.subject.machine)) for p in self.later]
+
+    @property
+    def later_least_us(self) -> float:
+        """The time that memory takes for the kernels after the first, and what their launches must save."""
+        return sum(WORTH_A_LAUNCH * self.subject.machine.launch_us + rules.least_us for rules in self.after)
+
+    @cached_property
     def later_priced(self) -> list[tuple[Rules, dict[Point, float]]]:
         """Of each kernel after the first the points that are priced: those that are best for other pieces are near."""
         known = self.before.later_priced if self.before is not None else []
         out = []
-        for n, p in enumerate(self.later):
-            rules = Rules(Subject(p.kernel, p.buffers, p.axes, self.subject.machine))
+        for n, rules in enumerate(self.after):
             priced = rules.near(*known[n]) if n < len(known) else {}
             if not any(us < math.inf for us in priced.values()):
                 priced = explored(rules, seeds(rules, *FEW_SEEDS), 1, FEW_POINTS)
@@ -318,7 +327,7 @@ def space(
     priced = explored(whole, seeds(whole))
     best = _ranked(priced, whole.sweeps)[0]
     if priced[best] > whole.least_us + WORTH_A_LAUNCH * machine.launch_us:
-        priced |= _split_points(subject, whole.blocks(best)) | _shared_points(subject)
+        priced |= _split_points(subject, whole.blocks(best), priced[best]) | _shared_points(subject)
     staged = staged_points(whole, priced)
     priced |= staged
     legal = {p: us for p, us in priced.items() if us < math.inf}
@@ -341,8 +350,8 @@ def _with_hints(lines: Mapping[Schedule, float], subject: Subject) -> dict[Sched
     return out
 
 
-def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:
-    """Points that split the sweeps of a kernel that has so many blocks when it is whole, with their times."""
+def _split_points(subject: Subject, blocks: int, us: float) -> dict[Point, float]:
+    """Points that split the sweeps of a kernel that has so many blocks and takes so long when it is whole, with times."""
     axis = subject.split_axis
     found: dict[Point, float] = {}
     rules: Rules | None = None
@@ -350,6 +359,8 @@ def _split_points(subject: Subject, blocks: int) -> dict[Point, float]:
         try:
             rules = Rules(subject, count, before=rules)
         except IRError:  # no pieces over merged results
+            continue
+        if us < rules.least_us + rules.later_least_us or us < rules.least_us + rules.later_us:
             continue
         near = _ranked(found, True)[:CLIMBS]
         found |= explored(rules, (rules.fitted(p) for p in near) if near else seeds(rules), SPLIT_CLIMBS)

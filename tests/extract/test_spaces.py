@@ -1,9 +1,11 @@
 """Schedule spaces list legal lines only, best first, and refuse others with the reason and what is near."""
 
+import math
 import time
 
 import pytest
 
+from extract import spaces
 from extract.points import point
 from extract.roles import listed_tiles
 from extract.spaces import Rules, default_schedule, fallback_schedule, space
@@ -359,3 +361,15 @@ def test_tiles_of_nothing_and_single_pieces_are_refused(line, reason):
     c = CASES["streamed rows"]()
     with pytest.raises(IRError, match=reason):
         space(c.kernel, c.form.buffers, c.form.axes, H200).check(line)
+
+
+LONG_ROWS = [(4, 131072, "f32"), (1, 40000, "bf16"), (64, 50257, "f32"), (16, 128256, "bf16")]
+
+
+@pytest.mark.parametrize(("m", "n", "dtype"), LONG_ROWS)
+def test_splits_that_are_not_thought_of_would_not_be_chosen(m, n, dtype, monkeypatch):
+    c = rows(m, n, dtype)
+    found = listed(c)
+    monkeypatch.setattr(spaces, "WORTH_A_LAUNCH", -math.inf)
+    every = listed(c)
+    assert found.lines[0] == every.lines[0] and found.us[0] == every.us[0]
