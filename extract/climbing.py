@@ -67,7 +67,8 @@ def seeds(
 ) -> Iterator[Point]:
     """Threads times a few elements, dealt out to the axes that lie side by side in memory or are swept, in any order."""
     main = max(rules.parts, key=lambda p: sum(a.buffer.bytes for a in p.accesses))
-    others = [a for part in rules.parts if part is not main for a in part.near if a not in main.roles.order]
+    beside = dict.fromkeys(a for part in rules.parts if part is not main for a in part.near)
+    others = [a for a in beside if a not in main.roles.order]
     active = [a for a in dict.fromkeys((*main.near, *main.roles.order[::-1])) if rules.most_tile(a) > 1][:3]
     for count in SEED_THREADS:
         rest = tuple((a, rules.tile_up_to(a, count)) for a in others if rules.most_tile(a) > 1)

@@ -81,10 +81,12 @@ class Ranges:
             case T.Unary("not", x) if x.dtype == "bool":
                 return 1 - self.memo[x][1], 1 - self.memo[x][0]
             case T.Select(p, x, y):
-                if (known := self.decide(p)) is not None:
-                    return self.memo[x if known else y]
-                return min(self.memo[x][0], self.memo[y][0]), max(self.memo[x][1], self.memo[y][1])
-            case T.Binary(_, x, _) if not is_float(x.dtype) and x.dtype != "any":
+                known = self.decide(p)
+                sides = [self.memo.get(k) for k in ((x, y) if known is None else (x,) if known else (y,))]
+                ranges = [r for r in sides if r is not None]
+                whole = len(ranges) == len(sides)  # an identity has no range before it has a type
+                return (min(a for a, _ in ranges), max(b for _, b in ranges)) if whole else None
+            case T.Binary(_, x, y) if not is_float(x.dtype) and "any" not in (x.dtype, y.dtype):
                 return self._binary(t)
         return None
 

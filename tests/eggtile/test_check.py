@@ -1,11 +1,12 @@
 """The gate on values lets pass what another order of sums may cost, and no more."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
-from eggtile.check import check_on_cpu, judge
+from eggtile.check import check_on_cpu, judge, sways
 
 ROUNDOFF = 2.0**-24
 
@@ -50,3 +51,25 @@ def test_a_right_program_in_float64_is_right(name: str) -> None:
     x = torch.rand(64, 1000, dtype=torch.float64) + 0.5
     verdict = check_on_cpu(lambda x: getattr(x, name)(-1), [x])
     assert verdict.ok, verdict
+
+
+def test_an_error_is_right_where_roundings_of_the_inputs_move_the_output_as_far() -> None:
+    def variance(x: torch.Tensor) -> torch.Tensor:
+        return x.var(-1)
+
+    torch.manual_seed(0)
+    far, near = torch.randn(4, 65) + 1e6, torch.randn(4, 65)
+    verdict = check_on_cpu(variance, [far])
+    assert verdict.ok and any("half of their last place" in note for note in verdict.notes), verdict
+    exact = far.double().var(-1)
+    swayed = partial(sways, variance, [far], [exact, far.double()])
+    assert not judge("cpu", [(exact * 1.1).float()], [exact.float()], [exact], swayed=swayed).ok
+    assert max(sways(variance, [near], [near.double().var(-1), near.double()])) < 1e-6
+
+
+def test_either_is_right_where_eager_overflows_and_float64_does_not() -> None:
+    exact = torch.tensor([1.0, 0.5], dtype=torch.float64)
+    eager = torch.tensor([torch.nan, 0.5])
+    assert judge("cpu", [exact.float()], [eager], [exact]).ok
+    assert judge("cpu", [eager], [eager], [exact]).ok
+    assert not judge("cpu", [torch.tensor([1.0, 0.6])], [eager], [exact]).ok

@@ -244,6 +244,23 @@ def side_by_side():
     return case({"a": 6, "b": 30, "c": 17}, [x, w, y, z], parts=[[rows], [doubled]])
 
 
+def beside_a_larger_one():
+    """Three parts: two small ones that run along the same axes, which the largest lacks."""
+    x, w = buffer("x", "f32", 12, 40), buffer("w", "f32", 5, 8)
+    outs = [buffer(n, "f32", *s, role="output") for n, s in (("y", (12,)), ("u", (5,)), ("v", (8,)))]
+    y = put(outs[0], (i("a"),), T.fold("b", "max", load(x, i("a"), i("b"))))
+    element = load(w, i("c"), i("d"))
+    u = put(outs[1], (i("c"),), T.fold("d", "add", element))
+    v = put(outs[2], (i("d"),), T.fold("c", "add", mul(element, element)))
+    return case({"a": 12, "b": 40, "c": 5, "d": 8}, [x, w, *outs], parts=[[y], [u], [v]])
+
+
+def picked_at_the_best_position():
+    x, out = buffer("x", "f32", 3, 600), buffer("out", "f32", 3, role="output")
+    best = T.fold("b", "argmax", load(x, i("a"), i("b")))
+    return case({"a": 3, "b": 600}, [x, out], put(out, (i("a"),), load(x, i("a"), best)))
+
+
 def less_rows_and_columns():
     x, out = buffer("x", "f32", 5, 9), buffer("out", "f32", 5, 9, role="output")
     v = load(x, i("a"), i("b"))
@@ -326,6 +343,8 @@ CASES = {
     "scattered": scattered,
     "several results": several_results,
     "side by side": side_by_side,
+    "beside a larger one": beside_a_larger_one,
+    "picked at the best position": picked_at_the_best_position,
     "less rows and columns": less_rows_and_columns,
     "folds of bound axes": folds_of_bound_axes,
     "scalar": scalar,

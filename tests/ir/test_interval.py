@@ -104,6 +104,20 @@ def test_a_counter_takes_the_values_of_its_loop(start: int, stop: int, step: int
     assert Ranges({}).counter(T.const(start, "i32"), T.const(stop, "i32"), step) == want
 
 
+def test_an_identity_has_no_interval_before_it_has_a_type() -> None:
+    p, ranges = T.binary("lt", X, T.number(4)), Ranges(SPANS)
+    best = T.fold("i", "min", T.select(p, X, T.Identity("min")))
+    for t in (
+        best,
+        T.binary("add", best, Y),
+        T.select(p, T.Identity("max"), X),
+        T.Binary("min", X, T.Identity("min")),
+    ):
+        low, high = ranges.of(t)
+        assert low <= 0 and high >= 11
+    assert ranges.of(T.select(T.binary("lt", X, T.number(12)), X, T.Identity("min"))) == SPANS[X]
+
+
 def test_shared_terms_do_not_take_exponential_time() -> None:
     t: Term = X
     for _ in range(200):
