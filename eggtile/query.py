@@ -103,6 +103,11 @@ def answers(data: Row, text: str) -> list[dict[str, Any]]:
         raise RequestError("the condition is nested too deeply") from None
 
 
+def _holds(value: Value) -> bool:
+    """Whether a condition with the value is met; one that is not a number is not."""
+    return bool(value) and not (isinstance(value, float) and math.isnan(value))
+
+
 def _answers(data: Row, kind: str, tree: ast.expr) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     asked: list[Mapping[str, Value]] = []
@@ -115,7 +120,7 @@ def _answers(data: Row, kind: str, tree: ast.expr) -> list[dict[str, Any]]:
             rows = ((class_names(c, row), _class_row(c, row)) for c, row in region["classes"].items())
         for names, shown in rows:
             asked.append(names)
-            found += [{"region": n} | shown] * bool(_value(tree, names))
+            found += [{"region": n} | shown] * _holds(_value(tree, names))
     divisors = [e.right for e in ast.walk(tree) if isinstance(e, ast.BinOp) and isinstance(e.op, ast.Div)]
     by_zero = sum(any(_value(e, names) == 0 for e in divisors) for names in asked) if divisors and not found else 0
     if by_zero:

@@ -157,7 +157,7 @@ def _exported(fn: Function, inputs: Sequence[torch.Tensor], dynamic: Dynamic | N
 def _refusal(error: Exception, watched: Watched) -> Exception:
     text = f"{type(error).__name__}: {error}"
     if any(mark in text for mark in _DATA_DEPENDENT):
-        return OneCall("its control flow depends on data")
+        return OneCall("its control flow or an extent of it depends on data")
     if watched.called:
         return refusal(watched.called)
     if found := re.search(r"Found <class '(?:\w+\.)*(\w+)'> in output, which is not a known type", text):

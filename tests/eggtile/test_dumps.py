@@ -220,6 +220,8 @@ def test_what_is_divided_by_0_compares_with_nothing(dumps: dict[str, Path]) -> N
         RequestError, match=r"none found, and 'flops / 0 < 1 .*' divides by 0 for (\d+) of \1 forms"
     ):
         answers(data, "forms where flops / 0 < 1 or flops / 0 >= 1")
+    with pytest.raises(RequestError, match="divides by 0"):
+        answers(data, "forms where 1/0")
     assert not answers(data, "forms where flops / 2 < 0")
     assert answers(data, "forms where bytes / (kernels - 1) > 0 or kernels == 1")
 
