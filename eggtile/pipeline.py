@@ -27,6 +27,7 @@ from extract.signature import form_signature
 from extract.spaces import Space, space
 from extract.stages import Stage, stages
 from extract.tiling import tile_program
+from extract.undisturbed import undisturbed
 from ir.kernel import KernelProgram
 from ir.loop import Buffer, Form, KernelForm, LoopProgram
 from ir.lower import CallStep, Lowered, lower, one_call
@@ -362,6 +363,7 @@ def space_of(known: Canonical, machine: Machine) -> Space:
 
 
 @lru_cache(SPACES)
+@undisturbed
 def _space(
     kernel: KernelForm, buffers: tuple[Buffer, ...], axes: tuple[tuple[str, int], ...], machine: Machine
 ) -> Space:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import heapq
 import itertools
 import math
@@ -10,8 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
-from typing import ParamSpec, TypeVar
+from functools import cached_property
 
 from egraph.graph import EGraph
 from egraph.saturate import saturate
@@ -29,12 +27,11 @@ from extract.regions import cuts
 from extract.rounding import without_rounds
 from extract.shifts import Shifts
 from extract.source import Source, buffer_of
+from extract.undisturbed import undisturbed
 from ir.loop import Form, KernelForm, LoopProgram
 from ir.machine import Machine
 from ir.term import Term
 
-P = ParamSpec("P")
-V = TypeVar("V")
 Price = Callable[[KernelForm, Form, Cost], float | None]
 """The time of a kernel in us, given what the model says of it; None where the model's is to stand."""
 Ratio = Callable[[Sequence[Term], Cost], float | None]
@@ -245,22 +242,6 @@ class Region:
         form = Form("", pricing.extents, tuple(pricing.buffers.values()), ())
         us = self.price(self.candidates.kernel(c), form, c.cost)
         return c if us is None else replace(c, us=us)
-
-
-def undisturbed(search: Callable[P, V]) -> Callable[P, V]:
-    """The search without collections of garbage while it runs: all that it makes is in use, or freed without them."""
-
-    @wraps(search)
-    def run(*given: P.args, **named: P.kwargs) -> V:
-        if not gc.isenabled():
-            return search(*given, **named)
-        gc.disable()
-        try:
-            return search(*given, **named)
-        finally:
-            gc.enable()
-
-    return run
 
 
 @undisturbed
