@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from extract.candidates import Candidate
 from extract.work import bits
 
-MOST_STEPS = (
-    200_000  # choices of a candidate that are looked at; where more are needed, the integer program is quicker
-)
-BEAM = 30  # sets of classes of which the first search goes on, for a cover that bounds the second one well
+MOST_STEPS = 200_000
+"""Choices of a candidate that are looked at; where more are needed, the integer program is quicker."""
+BEAM = 30
+"""Sets of classes of which the first search goes on, for a cover that bounds the second one well."""
 
 
 class _Way(NamedTuple):
