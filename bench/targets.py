@@ -1,7 +1,8 @@
 """What the project promises, as data, and whether the last recorded figures keep it.
 
 A ratio is met when the lower end of its 95 % interval over at least five processes reaches the target less 0.01; a
-kernel's time when the upper end stays under the target. Seconds are met when the slowest of at least five samples is.
+kernel's time when the upper end stays under the target. Seconds are met when the slowest of at least five samples is,
+but where the target says otherwise.
 What one process measures for many sizes or schedules says so in `processes`.
 """
 
@@ -143,6 +144,12 @@ def longest(values: Values) -> Interval:
     return max((spread([case]) for case in values), key=lambda i: i.value)
 
 
+def longest_median(values: Values) -> Interval:
+    """The greatest median of any case."""
+    found = max(map(median, values))
+    return Interval(found, found, found, min(map(len, values)))
+
+
 def middle(values: Values) -> Interval:
     """The median over cases."""
     found = [v for case in values for v in case]
@@ -204,18 +211,13 @@ def _times() -> Iterator[Target]:
     for key, most in (("saturate", 1.0), ("extract", 2.0)):
         cases = ("compile layers32",)
         yield Target("layers", f"32 decoder layers, {key}, s", most, None, cases, seconds(key), spread, True)
-    kernels = tuple(f"listing {name}" for name in (*ROWS, *listings.PROGRAMS))
-    yield Target(
-        "listings",
-        "the space of a kernel, most of any program, s",
-        0.2,
-        None,
-        kernels,
-        seconds("list"),
-        longest,
-        True,
-        processes=3,
-    )
+    for what, names, reduce in (
+        ("of the suite, slowest sample", ROWS, longest),
+        ("of other long or odd rows, median", listings.PROGRAMS, longest_median),
+    ):
+        kernels = tuple(f"listing {name}" for name in names)
+        title = f"the space of a kernel {what}, s"
+        yield Target("listings", title, 0.2, None, kernels, seconds("list"), reduce, True, processes=3)
 
 
 def _memory() -> Iterator[Target]:
