@@ -58,16 +58,16 @@ def judge(
     slack: float = 0.0,
     traced: Callable[[], Sequence[torch.Tensor]] = tuple,
     longest: tuple[int, int] = (1, 1),
-    swayed: Callable[[], Sequence[float]] = tuple,
+    swayed: Callable[[], Sequence[torch.Tensor]] = tuple,
 ) -> Verdict:
     """Compare values: an error above twice eager's plus one unit roundoff of the output's type (and slack) is wrong.
 
     The `longest` sum and product may also err by the root of the roundings that a term and a factor pass (Higham and
     Mary, 2019), in roundoffs of what they are taken in: of few results eager's may be near by luck. A sum is a tree; in
     float64, where what is exact elsewhere is eager's own result, it may be one term after another. Strides are eager's,
-    or those of `traced`, which is asked only where they are not. A larger error is right too where inputs that change by
-    half of their last place change the output by as much (`swayed`, asked where it is needed): no algorithm in their type
-    is surely better (Higham, Accuracy and Stability of Numerical Algorithms, 2002, 1.5).
+    or those of `traced`, which is asked only where they are not. A larger error of an element is right too where
+    inputs that change by half of their last place change this element by as much (`swayed`, asked where it is needed): no
+    algorithm in their type is surely better (Higham, Accuracy and Stability of Numerical Algorithms, 2002, 1.5).
     """
     if not len(got) == len(eager) == len(exact):
         return Verdict(on, math.inf, math.inf, False, f"{len(got)} outputs where eager gives {len(eager)}", notes)
@@ -78,18 +78,17 @@ def judge(
         if y.dtype != e.dtype or y.shape != e.shape or not laid_out:
             reason = reason or f"output {k} is {_kind(y)}, eager gives {_kind(e)}"
         error, eager_error = relative_error(y, y64), relative_error(e, y64)
-        if not math.isfinite(
-            eager_error
-        ):  # eager overflows or differs in NaN where float64 does not: either is right
-            error, eager_error = min(error, relative_error(y, e.double())), 0.0
+        if not math.isfinite(eager_error) and y.shape == e.shape:
+            error, eager_error = either(y, e, y64)
         terms, factors = longest
         passed = max(terms if y.dtype == torch.float64 else math.log2(terms), factors - 1)
         added = math.sqrt(passed) * min(unit_roundoff(y.dtype), unit_roundoff(torch.float32))
-        if error > EAGER_FACTOR * eager_error + unit_roundoff(y.dtype) + added + slack:
-            sway = max(swayed()[k : k + 1], default=0.0) if math.isfinite(error) else 0.0
+        allowed = EAGER_FACTOR * eager_error + unit_roundoff(y.dtype) + added + slack
+        if error > allowed:
             why = f"output {k} has error {error:.3g}, eager {eager_error:.3g}"
-            if error <= EAGER_FACTOR * sway < math.inf:
-                notes += (f"{why}; it changes by {sway:.3g} where the inputs do by half of their last place",)
+            moved = swayed()[k : k + 1] if math.isfinite(error) else ()
+            if moved and beyond(y, y64, EAGER_FACTOR * moved[0]) <= allowed:
+                notes += (f"{why}; no more than the inputs move it where they change by half of their last place",)
             else:
                 reason = reason or why
         worst, worst_eager = max(worst, error), max(worst_eager, eager_error)
@@ -141,17 +140,42 @@ def longest_folds(compiled: Compiled) -> tuple[int, int]:
     return sizes[False], sizes[True]
 
 
-def sways(fn: Callable[..., Any], inputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> list[float]:
-    """How far each output in float64 moves where every input does by half of its last place, up or down at random."""
-    found = [0.0] * len(exact)
+def either(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor) -> tuple[float, float]:
+    """The errors of values and of eager's where float64 and eager differ in kind: there values may be like either."""
+    if not y.dtype.is_floating_point:
+        return relative_error(y, torch.where(y == e, e, y64.to(e.dtype))), 0.0
+    lost = _kinds(e) != _kinds(y64.to(e.dtype))
+    wanted = torch.where(lost & (_kinds(y) == _kinds(e)), e.double(), y64)
+    return relative_error(y, wanted), relative_error(torch.where(lost, y64.to(e.dtype), e), y64)
+
+
+def _kinds(t: torch.Tensor) -> torch.Tensor:
+    """0 for numbers, 1 and -1 for infinities, 2 for NaN."""
+    return torch.where(t.isnan(), 2, torch.where(t.isinf(), torch.sign(t).nan_to_num(), 0).to(torch.int8))
+
+
+def sways(
+    fn: Callable[..., Any], inputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """How far each element of the outputs in float64 moves where every input does by half of its last place.
+
+    Up or down at random; 0 for what is not of a floating type, or not finite.
+    """
+    found = [torch.zeros(y64.shape, dtype=torch.float64, device=y64.device) for y64 in exact]
     for seed in range(SWAYS):
         random = torch.Generator().manual_seed(seed)
-        moved = [roundings_away(t, random) for t in inputs]
-        found = [
-            max(n, relative_error(y, y64))
-            for n, y, y64 in zip(found, run_in_float64(fn, moved), exact, strict=True)
-        ]
+        moved = run_in_float64(fn, [roundings_away(t, random) for t in inputs])
+        for most, y, y64 in zip(found, moved, exact, strict=True):
+            if y.dtype.is_floating_point and y.shape == most.shape:
+                torch.maximum(most, (y - y64).abs().nan_to_num(0.0, 0.0, 0.0), out=most)
     return found
+
+
+def beyond(y: torch.Tensor, y64: torch.Tensor, room: torch.Tensor) -> float:
+    """The relative error of what each element errs by beyond its room."""
+    room = room.to(y.device)
+    near = y64 + torch.minimum(torch.maximum(y.double() - y64, -room), room)
+    return relative_error(y, torch.where(torch.isfinite(near), near, y64))
 
 
 def roundings_away(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:

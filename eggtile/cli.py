@@ -45,7 +45,7 @@ from eggtile.files import write
 from eggtile.pipeline import Compiled, Options, RequestError, choose_forms, compile_kernels, space_of
 from eggtile.source import SourceError
 from eggtile.tables import number, show
-from eggtile.views import EARLY, LEVELS, PassLog, dump_levels, idle, show_level
+from eggtile.views import EARLY, LEVELS, PassLog, cut_short, dump_levels, idle, show_level
 from extract.key import Canonical, canonical
 from extract.measurement import verdicts
 from extract.prices import spelled_shapes
@@ -173,8 +173,8 @@ def schedules(
     rows, lacks = listed_spaces(compiled, Deadline(options.report_s))
     if json_:
         found = {"kernels": rows, "left_out": lacks, "times": compiled.clock.seconds}
-        head = {"program": compiled.captured.program.name, "notes": compiled.captured.program.notes}
-        return emit_json(head | found)
+        notes = [*compiled.captured.program.notes, *cut_short(compiled)]
+        return emit_json({"program": compiled.captured.program.name, "notes": notes} | found)
     if why := idle(compiled):
         typer.echo(why)
     for row in lacks:
@@ -183,6 +183,8 @@ def schedules(
         columns = (row["lines"], row["model_us"], row["measured_us"], row["status"])
         lines = [[line, number(a), number(b), status] for line, a, b, status in zip(*columns, strict=True)]
         show(f"{row['kernel']}: {row['size']} schedules", ("line", "model, us", "measured, us", ""), lines)
+    for note in cut_short(compiled):
+        typer.echo(note)
     return None
 
 

@@ -34,7 +34,7 @@ from eggtile.graph_dump import FORMATS, written
 from eggtile.pipeline import LISTED, Compiled, Region, RequestError, choose_forms, restarted
 from eggtile.query import answers
 from eggtile.tables import show
-from eggtile.views import idle
+from eggtile.views import cut_short, idle
 from eggtile.why import BY_DEFINITION, chains
 from egraph.laws import LAWS, Law
 from egraph.matches import parsed
@@ -82,15 +82,15 @@ def explore(
     if (without or why) and not compiled.regions:
         raise RequestError(idle(compiled))
     if without:
-        rows = ablated(compiled, without)
+        rows, cuts = ablated(compiled, without)
         times = dict(compiled.clock.seconds)
-        return emit_json({"regions": rows, "times": times}) if json_ else print_ablated(rows)
+        return emit_json({"regions": rows, "notes": cuts, "times": times}) if json_ else print_ablated(rows, cuts)
     deadline = Deadline(options.report_s)
     if why is not None:
         with compiled.clock.span("steps"):
             found = chains(compiled.regions, *why, deadline)
-        times = dict(compiled.clock.seconds)
-        return emit_json({"regions": found, "times": times}) if json_ else print_chains(found)
+        times, cuts = dict(compiled.clock.seconds), cut_short(compiled)
+        return emit_json({"regions": found, "notes": cuts, "times": times}) if json_ else print_chains(found, cuts)
     told = report(compiled, bool(json_ or html), deadline.share(1 / 3) if html else deadline)
     if html is not None:
         write(html, page(compiled, told, deadline))
@@ -169,8 +169,8 @@ def check_laws(names: list[str]) -> None:
             raise RequestError(f"no law is named {name or 'by an empty text'}; {near}eggtile laws lists them")
 
 
-def ablated(compiled: Compiled, names: list[str]) -> list[dict[str, Any]]:
-    """For every region the best form with all laws, without each of some, and without all of those.
+def ablated(compiled: Compiled, names: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """For every region the best form with all laws, without each of some, and without all; and what budgets cut.
 
     `note` says what it means where the latter is cheaper; it is null elsewhere.
     """
@@ -184,7 +184,7 @@ def ablated(compiled: Compiled, names: list[str]) -> list[dict[str, Any]]:
             note = ablation_note(region.chosen.cost_us, row["cost_us"])
             rows.append({"without": left_out, **row, "note": note})
         found.append({"best": best_row(region), "without": rows})
-    return found
+    return found, cut_short(compiled, *others)
 
 
 def ablation_note(all_us: float, fewer_us: float) -> str | None:
@@ -203,7 +203,7 @@ def best_row(region: Region) -> dict[str, Any]:
     return {"cost_us": f.cost_us, "signature": form_signature(f), "laws": list(f.laws)}
 
 
-def print_ablated(rows: list[dict[str, Any]]) -> None:
+def print_ablated(rows: list[dict[str, Any]], cuts: list[str]) -> None:
     """A table for each region."""
     header = ["laws left out", "cost us", "kernels", "laws used"]
     for row in rows:
@@ -220,9 +220,11 @@ def print_ablated(rows: list[dict[str, Any]]) -> None:
         for best in row["without"]:
             if best["note"] is not None:
                 typer.echo(f"without {', '.join(best['without'])}: {best['note']}")
+    for note in cuts:
+        typer.echo(note)
 
 
-def print_chains(found: list[dict[str, Any]]) -> None:
+def print_chains(found: list[dict[str, Any]], cuts: list[str]) -> None:
     """The steps of every region: what equals what by which law, and what the law needs."""
     for c in found:
         for end in (c["from"], c["to"]):
@@ -250,6 +252,8 @@ def print_chains(found: list[dict[str, Any]]) -> None:
                 "where new[j](x) is\nsaid in terms of old values. ratio[j](x) is new[j](x) / old[j](x), delta[j](x) "
                 "is new[j](x) - old[j](x)."
             )
+    for note in cuts:
+        typer.echo(note)
 
 
 # ---- dumps

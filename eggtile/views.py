@@ -61,6 +61,24 @@ def idle(compiled: Compiled) -> str:
     return "" if compiled.regions else f"the program has no kernel, so no e-graph and no form: {why}"
 
 
+def _stops(region: Region) -> tuple[str, ...]:
+    """What of the choice of forms ran out of its time."""
+    found = region.chosen.details.get("stop")
+    return found if isinstance(found, tuple) else ()
+
+
+def cut_short(*runs: Compiled) -> list[str]:
+    """A sentence for each region of which a budget has cut the search short in some of the runs."""
+    found: dict[str, None] = {}
+    for n, r in ((n, r) for compiled in runs for n, r in enumerate(compiled.regions)):
+        phases = [f"{p.name} by {p.stop}" for p in r.graph.report.phases if p.stop != "saturated"]
+        graph = [f"the e-graph ({', '.join(phases)})"] if phases else []
+        what = graph + [f"the search for {s}" for s in _stops(r)]
+        if what:
+            found[f"a budget cuts {' and '.join(what)} of region {n} short, so forms may be missing"] = None
+    return list(found)
+
+
 def dump_levels(compiled: Compiled, folder: Path, passes: PassLog) -> list[Path]:
     """Write every level that needs no compiler to numbered files, and the state after every pass."""
     with writing(folder):

@@ -223,3 +223,19 @@ def test_steps_that_come_too_late_are_left_out(compiled: Compiled) -> None:
     (cut,) = chains(compiled.regions, "default", "0", SPENT)
     assert whole["steps"] and not whole["left_out"] and not whole["not_replayed"]
     assert not cut["steps"] and cut["left_out"]
+
+
+@pytest.mark.parametrize("bound", ["nodes=0", "extract=0"])
+@pytest.mark.parametrize(
+    "command", [("schedules",), ("explore", "--why", "0", "default"), ("explore", "--without", "operands_commute")]
+)
+def test_a_cut_search_is_told_by_every_report(command: tuple[str, ...], bound: str) -> None:
+    code = "x = torch.randn(4, 8)\ntorch.softmax(x, -1)"
+    for asked, cut in ((("--budget", bound), True), ((), False)):
+        text, data = called(*command, *asked, "-c", code), called(*command, *asked, "--json", "-c", code)
+        assert text.exit_code == data.exit_code == 0
+        assert (
+            ("a budget cuts" in text.stdout)
+            == cut
+            == any("a budget cuts" in n for n in json.loads(data.stdout)["notes"])
+        )

@@ -1,5 +1,6 @@
 """The gate on values lets pass what another order of sums may cost, and no more."""
 
+import itertools
 import math
 from functools import partial
 
@@ -61,15 +62,38 @@ def test_an_error_is_right_where_roundings_of_the_inputs_move_the_output_as_far(
     far, near = torch.randn(4, 65) + 1e6, torch.randn(4, 65)
     verdict = check_on_cpu(variance, [far])
     assert verdict.ok and any("half of their last place" in note for note in verdict.notes), verdict
-    exact = far.double().var(-1)
-    swayed = partial(sways, variance, [far], [exact, far.double()])
-    assert not judge("cpu", [(exact * 1.1).float()], [exact.float()], [exact], swayed=swayed).ok
-    assert max(sways(variance, [near], [near.double().var(-1), near.double()])) < 1e-6
+    mixed = torch.cat([far[:1], near])
+    exact = mixed.double().var(-1)
+    swayed = partial(sways, variance, [mixed], [exact, mixed.double()])
+    right, eager = exact.float(), exact.float()
+    right[0] *= 1.001
+    assert judge("cpu", [right], [eager], [exact], swayed=swayed).ok
+    for row, factor in ((0, 1.2), (1, 1.0002), (4, 1.2)):
+        off = exact.float()
+        off[row] *= factor
+        assert not judge("cpu", [off], [eager], [exact], swayed=swayed).ok
+    assert sways(variance, [near], [near.double().var(-1), near.double()])[0].max() < 1e-6
 
 
 def test_either_is_right_where_eager_overflows_and_float64_does_not() -> None:
-    exact = torch.tensor([1.0, 0.5], dtype=torch.float64)
-    eager = torch.tensor([torch.nan, 0.5])
-    assert judge("cpu", [exact.float()], [eager], [exact]).ok
-    assert judge("cpu", [eager], [eager], [exact]).ok
-    assert not judge("cpu", [torch.tensor([1.0, 0.6])], [eager], [exact]).ok
+    exact = torch.tensor([1.0, 0.5, 0.25, 1.0, torch.nan], dtype=torch.float64)
+    eager = torch.tensor([torch.nan, 0.5, 0.25 * (1 + 2.0**-21), torch.inf, 0.5])
+    for first, last, given in itertools.product((1.0, torch.nan), (1.0, torch.inf), (0.5, torch.nan)):
+        got = torch.tensor([first, 0.5, 0.25 * (1 - 2.0**-21), last, given])
+        assert judge("cpu", [got], [eager], [exact]).ok
+    for place, odd in (
+        (1, 0.6),
+        (0, torch.inf),
+        (1, torch.nan),
+        (0, 1.1),
+        (3, -torch.inf),
+        (4, 0.6),
+        (4, torch.inf),
+    ):
+        got = torch.tensor([1.0, 0.5, 0.25, 1.0, 0.5])
+        got[place] = odd
+        assert not judge("cpu", [got], [eager], [exact]).ok
+    best, other = torch.tensor([3, 1]), torch.tensor([2, 1])
+    for got in (best, other):
+        assert judge("cpu", [got], [other], [best]).ok
+    assert not judge("cpu", [torch.tensor([1, 1])], [other], [best]).ok
