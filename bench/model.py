@@ -22,6 +22,7 @@ from bench.cases import EXTRAS, Case, case
 from bench.cases.spec import DTYPES
 from bench.workers import Question
 from eggtile.check import judge
+from eggtile.conditioning import Sways
 from eggtile.measure import Row, run_on_copies
 from eggtile.pipeline import (
     Compiled,
@@ -134,6 +135,7 @@ def measure_lines(q: Question) -> Row:
     with turn(lock, alone=False):
         fn, first = item.program(False, "cuda")
         eager, exact = run_eager(fn, first), run_in_float64(fn, first)
+        swayed = Sways(fn, first, exact)
     calls: dict[str, Callable[..., Any]] = {}
     refused: dict[str, str] = {}
     for line in lines:
@@ -141,7 +143,7 @@ def measure_lines(q: Question) -> Row:
         try:
             call = execution_for(plan_of(compile_kernels(written)), first[0].device)
             with turn(lock, alone=False):
-                verdict = judge("cuda", run_on_copies(call, first), eager, exact)
+                verdict = judge("cuda", run_on_copies(call, first), eager, exact, swayed=swayed)
         except Exception as error:  # a line that cannot be made is a result; the next one is tried
             refused[str(line)] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             continue
@@ -149,7 +151,7 @@ def measure_lines(q: Question) -> Row:
             calls[str(line)] = call
         else:
             refused[str(line)] = verdict.reason
-    del eager, exact
+    del eager, exact, swayed
     built = item.built()
     with turn(lock, alone=False):
         more = range(1, copies_for(sum(t.nbytes for t in first)))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 
+from eggtile.conditioning import LUCK, Sways, beyond, hidden
 from eggtile.pipeline import Compiled, Options, RequestError, compile_program
 from eggtile.planning import plan_of
 from eggtile.reference import (
@@ -19,17 +20,15 @@ from eggtile.reference import (
     run_in_float64,
     run_traced,
     unit_roundoff,
-    widened,
 )
-from eggtile.runtime import execution_for, flat_memory
+from eggtile.runtime import execution_for
 from extract.facts import swept
 from ir import term as T
 from ir.node import postorder
+from ir.tile import Statement, Stream, TilePart
 
 EAGER_FACTOR = 2.0
 ORDERS = ("forward", "random")
-SWAYS = 3
-"""Random changes of the inputs that are tried to find how far they move an output."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,24 @@ class Verdict:
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
 
 
+@dataclass(frozen=True)
+class Longest:
+    """The terms of the longest sum, the factors of the longest product, and the steps of the longest stream."""
+
+    terms: int = 1
+    factors: int = 1
+    steps: int = 1
+
+    def passed(self, dtype: torch.dtype) -> float:
+        """The most roundings that a term or a factor passes.
+
+        A sum is a tree over what each step of a stream adds to what it carries; in float64, where what is exact
+        elsewhere is eager's own result, it may be one term after another.
+        """
+        tree = self.terms if dtype == torch.float64 else math.log2(self.terms)
+        return max(tree, self.steps - 1, self.factors - 1)
+
+
 def judge(
     on: str,
     got: Sequence[torch.Tensor],
@@ -57,17 +74,16 @@ def judge(
     notes: tuple[str, ...] = (),
     slack: float = 0.0,
     traced: Callable[[], Sequence[torch.Tensor]] = tuple,
-    longest: tuple[int, int] = (1, 1),
-    swayed: Callable[[], Sequence[torch.Tensor]] = tuple,
+    longest: Longest | None = None,
+    swayed: Sways | None = None,
 ) -> Verdict:
     """Compare values: an error above twice eager's plus one unit roundoff of the output's type (and slack) is wrong.
 
     The `longest` sum and product may also err by the root of the roundings that a term and a factor pass (Higham and
-    Mary, 2019), in roundoffs of what they are taken in: of few results eager's may be near by luck. A sum is a tree; in
-    float64, where what is exact elsewhere is eager's own result, it may be one term after another. Strides are eager's,
-    or those of `traced`, which is asked only where they are not. A larger error of an element is right too where
-    inputs that change by half of their last place change this element by as much (`swayed`, asked where it is needed): no
-    algorithm in their type is surely better (Higham, Accuracy and Stability of Numerical Algorithms, 2002, 1.5).
+    Mary, 2019), in roundoffs of what they are taken in: of few results eager's may be near by luck. Strides are eager's,
+    or those of `traced`, which is asked only where they are not. A larger error of an element is right too where the
+    program's own roundings change this element by as much (`swayed`, asked where it is needed), and a small one is wrong
+    where the element is lost in it.
     """
     if not len(got) == len(eager) == len(exact):
         return Verdict(on, math.inf, math.inf, False, f"{len(got)} outputs where eager gives {len(eager)}", notes)
@@ -80,17 +96,19 @@ def judge(
         error, eager_error = relative_error(y, y64), relative_error(e, y64)
         if not math.isfinite(eager_error) and y.shape == e.shape:
             error, eager_error = either(y, e, y64)
-        terms, factors = longest
-        passed = max(terms if y.dtype == torch.float64 else math.log2(terms), factors - 1)
-        added = math.sqrt(passed) * min(unit_roundoff(y.dtype), unit_roundoff(torch.float32))
+        added = math.sqrt(longest.passed(y.dtype) if longest else 0) * min(
+            unit_roundoff(y.dtype), unit_roundoff(torch.float32)
+        )
         allowed = EAGER_FACTOR * eager_error + unit_roundoff(y.dtype) + added + slack
         if error > allowed:
+            factor = LUCK if y.dtype == torch.float64 else EAGER_FACTOR  # float64 itself errs as much as eager
             why = f"output {k} has error {error:.3g}, eager {eager_error:.3g}"
-            moved = swayed()[k : k + 1] if math.isfinite(error) else ()
-            if moved and beyond(y, y64, EAGER_FACTOR * moved[0]) <= allowed:
-                notes += (f"{why}; no more than the inputs move it where they change by half of their last place",)
+            if swayed and math.isfinite(error) and beyond(y, y64, factor * swayed(k)) <= allowed:
+                notes += (f"{why}; no more than half a last place of the inputs and of each result moves it",)
             else:
                 reason = reason or why
+        elif swayed and (lost := hidden(y, e, y64, partial(swayed, k, coarse=True))):
+            reason = reason or f"output {k} is {lost}"
         worst, worst_eager = max(worst, error), max(worst_eager, eager_error)
     return Verdict(on, worst, worst_eager, not reason, reason, notes)
 
@@ -126,18 +144,27 @@ def check_compiled(
     if not all(_same_bits(a, b) for a, b in zip(*runs, strict=True)):
         return Verdict(on, math.inf, 0.0, False, "two runs give different bits", notes)
     traced = partial(run_traced, fn, inputs) if on == "cpu" else tuple
-    swayed = cache(partial(sways, program, given, exact))
+    swayed = Sways(program, given, exact)
     return judge(on, runs[0], eager, exact, notes, slack, traced, longest_folds(compiled), swayed)
 
 
-def longest_folds(compiled: Compiled) -> tuple[int, int]:
-    """The terms of the longest fold of the program as it is written, and the factors of its longest product."""
+def longest_folds(compiled: Compiled) -> Longest:
+    """The longest folds of the program as it is written, and streams of its kernels, where they are made."""
     sizes = {False: 1, True: 1}
     for r in compiled.regions:
         for t in postorder(*(s.value for s in r.program.results)):
             product = isinstance(t, T.Fold | T.Scan) and t.monoid == "mul"
             sizes[product] = max(sizes[product], math.prod(r.program.axes[a] for a in swept(t)))
-    return sizes[False], sizes[True]
+    steps = (carried_steps(part, part.body) for x in compiled.launches for part in x.tile.parts)
+    return Longest(sizes[False], sizes[True], max(steps, default=1))
+
+
+def carried_steps(part: TilePart, body: Sequence[Statement]) -> int:
+    """The most steps of a stream that add to what they carry, with those of the streams inside."""
+    streams = [s for s in body if isinstance(s, Stream)]
+    return max(
+        ((part.axis(s.axis).tiles if s.carried else 1) * carried_steps(part, s.body) for s in streams), default=1
+    )
 
 
 def either(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor) -> tuple[float, float]:
@@ -152,40 +179,6 @@ def either(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor) -> tuple[float, 
 def _kinds(t: torch.Tensor) -> torch.Tensor:
     """0 for numbers, 1 and -1 for infinities, 2 for NaN."""
     return torch.where(t.isnan(), 2, torch.where(t.isinf(), torch.sign(t).nan_to_num(), 0).to(torch.int8))
-
-
-def sways(
-    fn: Callable[..., Any], inputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    """How far each element of the outputs in float64 moves where every input does by half of its last place.
-
-    Up or down at random; 0 for what is not of a floating type, or not finite.
-    """
-    found = [torch.zeros(y64.shape, dtype=torch.float64, device=y64.device) for y64 in exact]
-    for seed in range(SWAYS):
-        random = torch.Generator().manual_seed(seed)
-        moved = run_in_float64(fn, [roundings_away(t, random) for t in inputs])
-        for most, y, y64 in zip(found, moved, exact, strict=True):
-            if y.dtype.is_floating_point and y.shape == most.shape:
-                torch.maximum(most, (y - y64).abs().nan_to_num(0.0, 0.0, 0.0), out=most)
-    return found
-
-
-def beyond(y: torch.Tensor, y64: torch.Tensor, room: torch.Tensor) -> float:
-    """The relative error of what each element errs by beyond its room."""
-    room = room.to(y.device)
-    near = y64 + torch.minimum(torch.maximum(y.double() - y64, -room), room)
-    return relative_error(y, torch.where(torch.isfinite(near), near, y64))
-
-
-def roundings_away(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
-    """The tensor in float64, each element of a floating type half of its last place away."""
-    wide = widened(t)
-    if t.dtype.is_floating_point:
-        memory = flat_memory(wide)
-        sides = torch.randint(0, 2, memory.shape, generator=random).to(memory.device) * 2 - 1
-        memory.mul_(1 + unit_roundoff(t.dtype) * sides)
-    return wide
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -12,6 +12,7 @@ import torch
 
 from eggtile.api import Optimized
 from eggtile.check import judge
+from eggtile.conditioning import Sways
 from eggtile.pipeline import Options, RequestError
 from eggtile.provenance import CLOCKS, query
 from eggtile.ratios import OURS
@@ -74,7 +75,10 @@ def build_and_gate(
                 run_on_copies(call, sets[0])
             found[name] = {"first_call_s": time.perf_counter() - start}
             with running():
-                verdicts = [judge("cuda", run_on_copies(call, x), eager, exact) for x, eager, exact in expected]
+                verdicts = [
+                    judge("cuda", run_on_copies(call, x), eager, exact, swayed=Sways(fn, x, exact))
+                    for x, eager, exact in expected
+                ]
         except RequestError:
             raise
         except Exception as error:  # a contender that fails is a result: it is recorded, the others go on

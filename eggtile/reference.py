@@ -22,8 +22,15 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 DTYPE_NAMES: dict[torch.dtype, DType] = {value: name for name, value in TORCH_DTYPES.items()}
 
 
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
 class _InDouble(TorchFunctionMode):
-    """Replaces floating dtypes in every call by float64, casts included."""
+    """Replaces floating dtypes in every call by float64, casts included; changes what a call computes."""
+
+    def __init__(self, change: Change | None) -> None:
+        super().__init__()
+        self.change = change
 
     def __torch_function__(
         self,
@@ -38,10 +45,22 @@ class _InDouble(TorchFunctionMode):
         named = {
             k: torch.float64 if isinstance(v, torch.dtype) and v in FLOATS else v for k, v in (kwargs or {}).items()
         }
+        held = {_memory(t) for t in flat_tensors((args, kwargs))} if self.change else set[int]()
         out = func(*wide, **named)
         if isinstance(out, torch.Tensor) and out.dtype in FLOATS:
-            return out.double()
-        return out
+            out = out.double()
+        return out if self.change is None else _changed(out, held, self.change)
+
+
+def _changed(out: Any, held: set[int], change: Change) -> Any:
+    """The result of a call with a change of each tensor in it that is no view of its operands."""
+    leaves, spec = pytree.tree_flatten(out)
+    own = [isinstance(v, torch.Tensor) and _memory(v) not in held for v in leaves]
+    return pytree.tree_unflatten([change(v) if new else v for v, new in zip(leaves, own, strict=True)], spec)
+
+
+def _memory(t: torch.Tensor) -> int:
+    return t.untyped_storage().data_ptr()
 
 
 def _is_container(args: Sequence[Any]) -> bool:
@@ -56,7 +75,7 @@ def widened(t: torch.Tensor) -> torch.Tensor:
     return copied.as_strided(t.shape, t.stride(), 0)
 
 
-def with_parameters(fn: Callable[..., Any], change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+def with_parameters(fn: Callable[..., Any], change: Change) -> Callable[..., Any]:
     """The program with `change` applied to the parameters and buffers of a module; the module stays as it is."""
     if not isinstance(fn, torch.nn.Module):
         return fn
@@ -65,11 +84,16 @@ def with_parameters(fn: Callable[..., Any], change: Callable[[torch.Tensor], tor
     return lambda *args: torch.func.functional_call(module, changed, args)
 
 
-def run_in_float64(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The program's outputs in float64, then its inputs as it leaves them."""
-    private = [widened(t) for t in inputs]
-    with torch.no_grad(), _InDouble():
-        out = with_parameters(fn, widened)(*private)
+def run_in_float64(
+    fn: Callable[..., Any], inputs: Sequence[torch.Tensor], widen: Change = widened, change: Change | None = None
+) -> list[torch.Tensor]:
+    """The program's outputs in float64, then its inputs as it leaves them.
+
+    Tensors that it is given or holds are made wide by `widen`; what a call computes goes on as `change` gives it.
+    """
+    private = [widen(t) for t in inputs]
+    with torch.no_grad(), _InDouble(change):
+        out = with_parameters(fn, widen)(*private)
     return [*flat_tensors(out), *private]
 
 

@@ -161,7 +161,8 @@ class Forms:
     def slack(self) -> float:
         """What rounding may cost relative to the largest value: of sums in f32 in any order, and of moved roundings."""
         regions = self.compiled.regions
-        n = max(longest_folds(self.compiled))
+        longest = longest_folds(self.compiled)
+        n = max(longest.terms, longest.factors)
         floats = [DTYPES[b.dtype].unit_roundoff for r in regions for b in r.program.buffers if is_float(b.dtype)]
         moved = 0.0 if self.compiled.options.numerics == "strict" else max(floats, default=0.0)
         return (math.log2(max(n, 2)) + math.sqrt(n)) * 2.0**-24 + moved

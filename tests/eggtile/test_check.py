@@ -2,12 +2,14 @@
 
 import itertools
 import math
-from functools import partial
 
 import pytest
 import torch
 
-from eggtile.check import check_on_cpu, judge, sways
+from eggtile.check import Longest, check_compiled, check_on_cpu, judge, longest_folds
+from eggtile.conditioning import Sways
+from eggtile.pipeline import Options, compile_program
+from eggtile.reference import run_eager, run_in_float64
 
 ROUNDOFF = 2.0**-24
 
@@ -27,23 +29,23 @@ def test_an_error_is_held_to_the_roundoffs_of_a_sum(
 ) -> None:
     exact = torch.ones(3, dtype=torch.float64)
     got = (exact * (1 + 0.99 * roundoffs * ROUNDOFF)).to(torch.float64)
-    verdict = judge("cpu", [got.to(dtype)], [exact.to(dtype)], [exact], longest=(terms, 1))
+    verdict = judge("cpu", [got.to(dtype)], [exact.to(dtype)], [exact], longest=Longest(terms))
     assert verdict.ok == ok, verdict
 
 
 def test_integers_have_no_roundoff() -> None:
     exact = torch.tensor([math.prod(range(1, 8))])
-    assert not judge("cpu", [exact + 1], [exact], [exact], longest=(1 << 20, 1)).ok
+    assert not judge("cpu", [exact + 1], [exact], [exact], longest=Longest(1 << 20)).ok
 
 
 def test_products_and_what_float64_is_held_to_may_err_by_more() -> None:
     exact = torch.ones(3, dtype=torch.float64)
     off = exact * (1 + 20 * ROUNDOFF)
-    assert judge("cpu", [off.float()], [exact.float()], [exact], longest=(1, 1000)).ok
-    assert not judge("cpu", [off.float()], [exact.float()], [exact], longest=(1000, 1)).ok
+    assert judge("cpu", [off.float()], [exact.float()], [exact], longest=Longest(1, 1000)).ok
+    assert not judge("cpu", [off.float()], [exact.float()], [exact], longest=Longest(1000)).ok
     near = exact * (1 + 20 * 2.0**-53)
-    assert judge("cpu", [near], [exact], [exact], longest=(1000, 1)).ok
-    assert not judge("cpu", [near], [exact], [exact], longest=(100, 1)).ok
+    assert judge("cpu", [near], [exact], [exact], longest=Longest(1000)).ok
+    assert not judge("cpu", [near], [exact], [exact], longest=Longest(100)).ok
 
 
 @pytest.mark.parametrize("name", ["var", "cumprod"])
@@ -61,10 +63,10 @@ def test_an_error_is_right_where_roundings_of_the_inputs_move_the_output_as_far(
     torch.manual_seed(0)
     far, near = torch.randn(4, 65) + 1e6, torch.randn(4, 65)
     verdict = check_on_cpu(variance, [far])
-    assert verdict.ok and any("half of their last place" in note for note in verdict.notes), verdict
+    assert verdict.ok and any("half a last place" in note for note in verdict.notes), verdict
     mixed = torch.cat([far[:1], near])
     exact = mixed.double().var(-1)
-    swayed = partial(sways, variance, [mixed], [exact, mixed.double()])
+    swayed = Sways(variance, [mixed], [exact, mixed.double()])
     right, eager = exact.float(), exact.float()
     right[0] *= 1.001
     assert judge("cpu", [right], [eager], [exact], swayed=swayed).ok
@@ -72,7 +74,7 @@ def test_an_error_is_right_where_roundings_of_the_inputs_move_the_output_as_far(
         off = exact.float()
         off[row] *= factor
         assert not judge("cpu", [off], [eager], [exact], swayed=swayed).ok
-    assert sways(variance, [near], [near.double().var(-1), near.double()])[0].max() < 1e-6
+    assert Sways(variance, [near], [near.double().var(-1), near.double()])(0).max() < 1e-6
 
 
 def test_either_is_right_where_eager_overflows_and_float64_does_not() -> None:
@@ -97,3 +99,44 @@ def test_either_is_right_where_eager_overflows_and_float64_does_not() -> None:
     for got in (best, other):
         assert judge("cpu", [got], [other], [best]).ok
     assert not judge("cpu", [torch.tensor([1, 1])], [other], [best]).ok
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_an_element_lost_beside_larger_ones_is_wrong(dtype: torch.dtype) -> None:
+    def normal(x: torch.Tensor) -> torch.Tensor:
+        return x / (1 + x.norm(dim=-1, keepdim=True))
+
+    torch.manual_seed(0)
+    x = (torch.randn(4, 65) * torch.tensor([1e4, 1e-3, 1e-6, 1.0])[:, None]).to(dtype)
+    eager, exact = run_eager(normal, [x]), run_in_float64(normal, [x])
+    swayed = Sways(normal, [x], exact)
+    assert check_on_cpu(normal, [x]).ok
+    for row, factor, ok in ((2, 0.0, False), (2, 1.3, False), (1, -1.0, False), (2, 1.0, True)):
+        got = [y.clone() for y in eager]
+        got[0][row] *= factor
+        assert judge("cpu", got, eager, exact, swayed=swayed).ok == ok
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_what_the_roundings_of_the_program_lose_is_not_held_against_its_elements(dtype: torch.dtype) -> None:
+    def cancelled(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x - torch.tanh(x), torch.logit(torch.sigmoid(x)), (x * x).mean(-1) - x.mean(-1) ** 2
+
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x = torch.randn(6, 65) * 10.0 ** torch.linspace(-6, 0, 6)[:, None] + 10.0 * seed
+        verdict = check_on_cpu(cancelled, [x.to(dtype)])
+        assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("line", [None, "WORK=points128"])
+def test_a_sum_is_held_to_the_order_in_which_its_kernel_takes_it(line: str | None) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(2, 6001)
+    compiled = compile_program(lambda x: x.cumsum(-1), [x], options=Options(schedule=line))
+    assert (longest_folds(compiled).steps == 6001) == (line is not None)
+    assert check_compiled(compiled, lambda x: x.cumsum(-1), [x]).ok
+    exact = x.double().cumsum(-1)
+    off = [(exact * (1 + 20 * ROUNDOFF)).float()]
+    verdict = judge("cpu", off, [exact.float()], [exact], longest=longest_folds(compiled))
+    assert verdict.ok == (line is not None), verdict
