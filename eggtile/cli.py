@@ -6,6 +6,7 @@ import gc
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +30,7 @@ from eggtile.cli_options import (
     Json,
     Numerics,
     Program,
-    ScheduleLine,
+    ScheduleLines,
     Store,
     Target,
     budget_of,
@@ -71,7 +72,7 @@ def compile_command(
     ir: Annotated[str | None, typer.Option("--ir", help="Print one level: torch, tensor, loop, ..., sass.")] = None,
     form: FormNumber = None,
     k: FormCount = None,
-    schedule: ScheduleLine = None,
+    schedule: ScheduleLines = None,
     target: Target = "sm_90a",
     numerics: Numerics = "default",
     output: Annotated[Path | None, typer.Option("-o", help="Write FILE.cu, .ptx or .cubin.")] = None,
@@ -133,15 +134,16 @@ def write_output(compiled: Compiled, path: Path) -> None:
 
 
 def summary(compiled: Compiled) -> None:
-    """One line per kernel: registers, spills, schedule; and what became a call."""
+    """A kernel's name and line, the registers and spills of each of its launches; and what became a call."""
     table = Table(
         "kernel", "schedule", "threads", "blocks", "registers", "spills", title=compiled.captured.program.name
     )
-    for k in compiled.launches:
-        with compiled.clock.span("nvrtc"):
-            binary = compile_text(k.text, compiled.options.target)
-        row = (k.kernel.block_threads, k.kernel.grid, binary.registers, binary.spill_bytes)
-        table.add_row(k.kernel.name, str(k.tile.schedule), *map(str, row))
+    for name, kernel in zip(chain(*compiled.names), compiled.kernels, strict=True):
+        for n, k in enumerate(kernel.launches):
+            with compiled.clock.span("nvrtc"):
+                binary = compile_text(k.text, compiled.options.target)
+            row = (k.kernel.block_threads, k.kernel.grid, binary.registers, binary.spill_bytes)
+            table.add_row(*("", "+") if n else (name, str(kernel.schedule)), *map(str, row))
     rich.print(table)
     for r in compiled.regions:
         typer.echo(f"laws: {', '.join(r.chosen.laws) or 'none'}")
@@ -193,14 +195,15 @@ def listed_spaces(compiled: Compiled, deadline: Deadline) -> tuple[list[dict[str
     options, known = compiled.options, dict[str, dict[str, Any]]()
     rows, lacking = [], 0
     with compiled.clock.span("schedule"):
-        for kernel, form in ((k, r.chosen) for r in compiled.regions for k in r.chosen.kernels):
+        kernels = ((k, r.chosen) for r in compiled.regions for k in r.chosen.kernels)
+        for name, (kernel, form) in zip(chain(*compiled.names), kernels, strict=True):
             own = canonical(kernel, form, options.quotients)
             if own.key not in known and deadline.spent:
                 lacking += 1
                 continue
             if own.key not in known:
                 known[own.key] = space_row(own, options)
-            rows.append({"kernel": kernel.name, **known[own.key]})
+            rows.append({"kernel": name, **known[own.key]})
     return rows, [left_out(f"the schedules of {lacking} kernels", deadline.why())] if lacking else []
 
 
@@ -229,7 +232,7 @@ def run(
     on: Annotated[str, typer.Option(help="Where to run: cuda or cpu.")] = "cuda",
     form: FormNumber = None,
     k: FormCount = None,
-    schedule: ScheduleLine = None,
+    schedule: ScheduleLines = None,
     numerics: Numerics = "default",
     store: Store = None,
     hits: Hits = None,

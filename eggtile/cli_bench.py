@@ -21,7 +21,7 @@ from eggtile.cli_options import (
     Hits,
     Inputs,
     Numerics,
-    ScheduleLine,
+    ScheduleLines,
     Select,
     Store,
     Tiny,
@@ -83,14 +83,14 @@ def modelled(item: Subject, options: Options, hits: str | None = None) -> Row:
 def row_of(item: Subject, compiled: Compiled | None, contenders: Mapping[str, Row]) -> Row:
     """What is known of one program: its forms and schedules, its contenders, and the ratio to the best peer."""
     row: Row = {"program": item.name, "reference_us": item.reference_us, "contenders": contenders}
-    row["regions"] = [region_row(r) for r in compiled.regions] if compiled else []
+    row["regions"] = [*map(region_row, compiled.regions, compiled.names)] if compiled else []
     row["notes"] = [*item.notes, *(compiled.captured.program.notes if compiled else ())]
     row["best_peer"] = best_peer([row], PEERS, "cold")
     row["ratio"] = next(iter(against_best([row], PEERS, "cold")), None)
     return row
 
 
-def region_row(region: Region) -> Row:
+def region_row(region: Region, names: Sequence[str]) -> Row:
     """The forms with their costs, measured where that is known, and the schedules of the chosen one's kernels."""
     return {
         "forms": [
@@ -105,7 +105,10 @@ def region_row(region: Region) -> Row:
             for n, f in enumerate(region.listed)
         ],
         "laws": list(region.chosen.laws),
-        "kernels": [{"name": k.name, "schedule": str(k.schedule), "fallback": k.fallback} for k in region.kernels],
+        "kernels": [
+            {"name": name, "schedule": str(k.schedule), "fallback": k.fallback}
+            for name, k in zip(names, region.kernels, strict=True)
+        ],
     }
 
 
@@ -117,7 +120,7 @@ def form_lines(rows: Sequence[Row]) -> Iterator[list[str]]:
     for row in rows:
         for region in row["regions"]:
             schedules = "\n".join(
-                f"{k['schedule']}{' (fall-back)' if k['fallback'] else ''}" for k in region["kernels"]
+                f"{k['name']}: {k['schedule']}{' (fall-back)' if k['fallback'] else ''}" for k in region["kernels"]
             )
             for f in region["forms"]:
                 marks = [name for name in ("chosen", DEFAULT) if f[name]]
@@ -177,7 +180,7 @@ def bench(
     against: Annotated[str, typer.Option(help="Contenders, separated by commas.")] = ",".join((DEFAULT, *PEERS)),
     json_: Annotated[Path | None, typer.Option("--json", help="Write one JSON object to this file.")] = None,
     form: FormNumber = None,
-    schedule: ScheduleLine = None,
+    schedule: ScheduleLines = None,
     numerics: Numerics = "default",
     rounds: Annotated[int, typer.Option(min=3, help="Samples of each contender.")] = ROUNDS,
     select: Select = "",

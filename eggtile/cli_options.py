@@ -13,6 +13,7 @@ import typer
 
 from eggtile import STARTED, stores
 from eggtile.clock import Clock
+from eggtile.pins import pins_of
 from eggtile.pipeline import LISTED, Compiled, Options, RequestError, capture_and_lower
 from eggtile.source import Source, load
 from egraph.graph import Budget
@@ -38,7 +39,15 @@ FormCount = Annotated[
     int | None,
     typer.Option("-k", min=1, help="How many forms are numbered, as for explore.", show_default=str(LISTED)),
 ]
-ScheduleLine = Annotated[str | None, typer.Option("--schedule", help="Pin the schedule of every kernel.")]
+ScheduleLines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--schedule",
+        metavar="LINE",
+        help="Pin the schedule of a kernel, like 'k1: WORK=t256 TILE=x0:4', as `eggtile schedules` lists names and lines; "
+        "once for each kernel. A line without a name is that of every kernel that no other names.",
+    ),
+]
 Target = Annotated[str, typer.Option(help="The GPU architecture to compile for, like sm_90a.")]
 Store = Annotated[
     str | None,
@@ -73,9 +82,9 @@ BOUNDS: dict[str, Callable[[str], float]] = {
 }  # fmt: skip
 
 
-def options_of(numerics: str, target: str = "sm_90a", **more: Any) -> Options:
-    """Checked options."""
-    options = Options(numerics=numerics, target=target, **more)
+def options_of(numerics: str, target: str = "sm_90a", schedule: list[str] | None = None, **more: Any) -> Options:
+    """Checked options; `schedule` are lines as the user writes them."""
+    options = Options(numerics=numerics, target=target, **pins_of(schedule or ()), **more)
     options.machine()
     return options
 

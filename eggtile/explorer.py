@@ -10,7 +10,7 @@ from typing import Any
 from eggtile.abridged import depth_within
 from eggtile.deadline import Deadline, left_out, said
 from eggtile.explore import CLASSES, by_weight, report
-from eggtile.pipeline import Compiled, CompiledKernel, Region, compile_kernel
+from eggtile.pipeline import Compiled, CompiledKernel, Region, Written, compile_kernel
 from eggtile.views import EARLY, show_level
 from eggtile.why import Names, derived, reasons, step_row, written
 from egraph.dump import describe
@@ -64,13 +64,12 @@ def page_data(compiled: Compiled, found: dict[str, Any], deadline: Deadline) -> 
 
 def kernels_of_chosen(compiled: Compiled, deadline: Deadline) -> dict[str, CompiledKernel]:
     """The kernels of the chosen forms by their keys, written where they are not yet and the deadline has not come."""
-    found = {k.canonical.key: k for k in compiled.kernels}
+    found: Written = {(k.canonical.key, None): k for k in compiled.kernels}
     for region in compiled.regions:
         for k in region.chosen.kernels:
-            if deadline.spent:
-                return found
-            compile_kernel(k, region.chosen, compiled.options, compiled.clock, found, None)
-    return found
+            if not deadline.spent:
+                compile_kernel(k, region.chosen, compiled.options, compiled.clock, found, None)
+    return {key: k for (key, _), k in found.items()}
 
 
 def region_data(

@@ -15,6 +15,7 @@ from codegen.lower import lower_tile, widest_value
 from eggtile.capture import Captured, capture
 from eggtile.clock import Clock
 from eggtile.measured_lines import LegalPrices, measured_schedule
+from eggtile.pins import Pin, check_once, pinned
 from eggtile.plan import RequestError as RequestError
 from eggtile.pointers import at_pointer as at_pointer
 from egraph.graph import Budget, EGraph
@@ -52,8 +53,9 @@ Observer = Callable[[str, str, str], None]
 
 @dataclass(frozen=True)
 class Options:
-    """What the user chose: numerics class, target, number of forms, laws left out, a schedule line.
+    """What the user chose: numerics class, target, number of forms, laws left out, schedule lines.
 
+    `schedule` is the line of every kernel but those that `pins` names, which have their own (`Compiled.names`).
     `form` is a form's number among `k` found ones, the form as written after them where it is none of them, or
     "default" for the latter; None leaves the choice to the model. `k` None finds the best form alone, or LISTED where a
     number is given. With `explain` forms name their laws. `budget` bounds the e-graph of each region, `extract_s` the
@@ -67,6 +69,7 @@ class Options:
     form: int | Literal["default"] | None = None
     without: tuple[str, ...] = ()
     schedule: str | None = None
+    pins: tuple[Pin, ...] = ()
     evidence: Evidence | None = None
     hopeful: bool = False
     explain: bool = False
@@ -87,6 +90,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.numerics not in NUMERICS:
             raise RequestError(f"unknown numerics {self.numerics}; it is one of {', '.join(NUMERICS)}")
+        check_once(self.pins)
 
     def machine(self) -> Machine:
         """The machine of the target; an unknown target is refused with the known ones."""
@@ -149,6 +153,10 @@ class CompiledKernel:
         return emit(*(launch.kernel for launch in self.launches))
 
 
+Written = dict[tuple[str, str | None], CompiledKernel]
+"""Kernels that are written, by key and the line that the user pins, if any."""
+
+
 @dataclass
 class Region:
     """A stretch of the program without calls: its e-graph, its forms at these prices, and the chosen one's kernels."""
@@ -187,6 +195,12 @@ class Compiled:
     def regions(self) -> list[Region]:
         """The steps that are regions."""
         return [s for s in self.steps if isinstance(s, Region)]
+
+    @property
+    def names(self) -> list[list[str]]:
+        """The names of the chosen forms' kernels by region; of several regions with the region's number, like r1.k0."""
+        heads = [f"r{n}." for n in range(len(self.regions))] if len(self.regions) > 1 else [""]
+        return [[head + k.name for k in r.chosen.kernels] for head, r in zip(heads, self.regions, strict=False)]
 
     @property
     def kernels(self) -> list[CompiledKernel]:
@@ -298,11 +312,13 @@ def pick(found: list[Form], default: Form, options: Options) -> Form:
 
 def compile_kernels(compiled: Compiled, observe: Observer | None = None) -> Compiled:
     """Schedule every kernel of the chosen forms and write its CUDA text."""
-    seen: dict[str, CompiledKernel] = {}
-    for region in compiled.regions:
+    options, names = compiled.options, compiled.names
+    pins = pinned(options.pins, options.schedule, [n for own in names for n in own])
+    seen: Written = {}
+    for region, own in zip(compiled.regions, names, strict=True):
         region.kernels = [
-            compile_kernel(kernel, region.chosen, compiled.options, compiled.clock, seen, observe)
-            for kernel in region.chosen.kernels
+            compile_kernel(k, region.chosen, options, compiled.clock, seen, observe, pins.get(name))
+            for k, name in zip(region.chosen.kernels, own, strict=True)
         ]
     return compiled
 
@@ -312,23 +328,25 @@ def compile_kernel(
     form: Form,
     options: Options,
     clock: Clock,
-    seen: dict[str, CompiledKernel],
+    seen: Written,
     observe: Observer | None,
+    pin: Pin | None = None,
 ) -> CompiledKernel:
-    """Canonicalise, schedule, tile, lower and emit one kernel; a kernel with a known key is not written twice."""
+    """Canonicalise, schedule, tile, lower and emit one kernel; one of a known key is written once for each pinned line."""
     machine = options.machine()
     with clock.span("schedule"):
         known = canonical(kernel, form, options.quotients)
-    if known.key not in seen:
+    own = known.key, pin.line if pin else None
+    if own not in seen:
         with clock.span("schedule"):
             buffers = tuple(at_pointer(b) for b in known.buffers)
-            line = choose_schedule(known, buffers, options, machine)
+            line = choose_schedule(known, buffers, options, machine, pin)
             found = stages(known.kernel, buffers, known.axes, line, machine)
         written = tuple(_written(stage, known.quotients, options, clock, observe) for stage in found)
         made = tuple(b for b in found[-1].buffers if b.name not in known.names)
         fallback = line.get("WORK").startswith("points")
-        seen[known.key] = CompiledKernel(kernel, known, line, fallback, written, made)
-    return _named(seen[known.key], kernel, known.names)
+        seen[own] = CompiledKernel(kernel, known, line, fallback, written, made)
+    return _named(seen[own], kernel, known.names)
 
 
 def _tiled(stage: Stage, quotients: bool) -> TileProgram:
@@ -389,15 +407,17 @@ def roomy_schedule(known: Canonical, buffers: Sequence[Buffer], machine: Machine
     return narrowest[1]
 
 
-def choose_schedule(known: Canonical, buffers: Sequence[Buffer], options: Options, machine: Machine) -> Schedule:
+def choose_schedule(
+    known: Canonical, buffers: Sequence[Buffer], options: Options, machine: Machine, pin: Pin | None = None
+) -> Schedule:
     """The user's line where it is legal for the kernel, else the best that was measured, else the model's first choice."""
-    if options.schedule is None:
+    if pin is None:
         measured = measured_schedule(known, buffers, options.evidence, machine)
         return measured or roomy_schedule(known, buffers, machine)
     try:
-        return space_of(known, machine).check(options.schedule)
+        return space_of(known, machine).check(pin.line)
     except IRError as e:
-        raise RequestError(str(e)) from None
+        raise pin.refusal(str(e)) from None
 
 
 def compile_program(
