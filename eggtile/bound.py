@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.utils import _pytree as pytree
 
+from eggtile.echo import cut, echoed
 from eggtile.plan import RequestError
 
 Arguments = Sequence[object]
@@ -32,9 +35,65 @@ def bound(fn: Callable[..., Any], arguments: Arguments) -> tuple[Callable[..., A
     """The program of the tensors among arguments, and these."""
     leaves, tree = pytree.tree_flatten(tuple(arguments))
     tensors = [t for t in leaves if isinstance(t, torch.Tensor)]
-    if len(tensors) == len(arguments) == len(leaves):
+    if all(isinstance(a, torch.Tensor) for a in arguments):
         return fn, tensors
     return Bound(fn, leaves, tree), tensors
+
+
+class _Tensor:
+    """A tensor where a structure is shown."""
+
+    def __repr__(self) -> str:
+        return "tensor"
+
+
+@dataclass(frozen=True)
+class Takes:
+    """What a saved program is called with: parameters, the structure of their arguments, and by position its constants."""
+
+    parameters: tuple[str, ...]
+    tree: pytree.TreeSpec
+    fixed: Mapping[int, object]
+
+    @cached_property
+    def places(self) -> tuple[str, ...]:
+        """What the tensors are called: the parameter, and where in it they stand."""
+        shape = pytree.tree_unflatten([0] * self.tree.num_leaves, self.tree)
+        parts = (
+            (p, pytree.tree_flatten_with_path(part)[0]) for p, part in zip(self.parameters, shape, strict=True)
+        )
+        names = (p + pytree.keystr(path) for p, leaves in parts for path, _ in leaves)
+        return tuple(name for n, name in enumerate(names) if n not in self.fixed)
+
+    def tensors(self, given: Sequence[object], named: Mapping[str, object]) -> list[Any]:
+        """What a call gives in the tensors' places; all else of it must be what the program was saved with."""
+        arguments = self._in_order(given, named)
+        try:
+            leaves = self.tree.flatten_up_to(arguments)
+        except ValueError:
+            shape = pytree.tree_unflatten(
+                [self.fixed.get(n, _Tensor()) for n in range(self.tree.num_leaves)], self.tree
+            )
+            got = pytree.tree_map_only(torch.Tensor, lambda _: _Tensor(), arguments)
+            raise RequestError(f"the program takes {shape}, not {cut(repr(got))}") from None
+        for n, value in self.fixed.items():
+            if type(leaves[n]) is not type(value) or repr(leaves[n]) != repr(value):
+                got = "a tensor" if isinstance(leaves[n], torch.Tensor) else echoed(leaves[n])
+                raise RequestError(f"the program was saved for {value!r} where {got} is given")
+        return [leaf for n, leaf in enumerate(leaves) if n not in self.fixed]
+
+    def _in_order(self, given: Sequence[object], named: Mapping[str, object]) -> tuple[object, ...]:
+        """The arguments in order, with those that are given by name."""
+        rest = self.parameters[len(given) :]
+        if odd := [name for name in named if name not in rest]:
+            none = f"is no input; inputs are {', '.join(self.parameters)}"
+            raise RequestError(f"{odd[0]} {'is given twice' if odd[0] in self.parameters else none}")
+        if named and (missing := [name for name in rest if name not in named]):
+            raise RequestError(f"{missing[0]} is not given")
+        arguments = (*given, *(named[name] for name in rest if named))
+        if len(arguments) != len(self.parameters):
+            raise RequestError(f"the program takes {len(self.parameters)} inputs, not {len(arguments)}")
+        return arguments
 
 
 def refuse_gradients(arguments: Iterable[object]) -> None:

@@ -11,9 +11,9 @@ def cut(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
-def echoed(text: str) -> str:
-    """The text in quotes."""
-    return repr(cut(text))
+def echoed(value: object) -> str:
+    """The text in quotes, or another value as it prints."""
+    return repr(cut(value)) if isinstance(value, str) else cut(repr(value))
 
 
 def around(text: str, start: int) -> str:

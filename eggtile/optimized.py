@@ -14,8 +14,8 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils import _pytree as pytree
 
 from eggtile.autocast import state, under
-from eggtile.bound import Arguments, bound, refuse_transforms
-from eggtile.capture.export import CAPTURING
+from eggtile.bound import Arguments, Takes, bound, refuse_transforms
+from eggtile.capture.export import CAPTURING, parameter_names
 from eggtile.capture.types import first_sentence
 from eggtile.dynamo import Graph, Made, as_one_call, followed, options_of
 from eggtile.explore import report
@@ -172,12 +172,18 @@ class Optimized:
         return report(self.explored)
 
     def save(self, path: str | Path) -> None:
-        """Write what a run at these shapes needs, with cubins for the target; `eggtile.load` reads it."""
+        """Write what a run at these shapes needs, with cubins for the target; `eggtile.load` gives it as a callable.
+
+        That is called like the program, with tensors where the inputs have some and else with what the inputs have.
+        """
         compiled = self.compiled
         if compiled is not self._whole:
             with under(self._state):
                 compiled = compile_program(*bound(self.fn, self._inputs), self.name, self.options)
-        save(plan_of(compiled), path)
+        leaves, tree = pytree.tree_flatten(tuple(self._inputs))
+        fixed = {n: leaf for n, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)}
+        names = parameter_names(self.fn, len(self._inputs))
+        save(plan_of(compiled), Takes(tuple(names), tree, fixed), path)
 
 
 def _check_found(asked: list[bool]) -> None:

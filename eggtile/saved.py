@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from pickle import UnpicklingError
@@ -13,7 +13,7 @@ from zipfile import BadZipFile, ZipFile, is_zipfile
 import torch
 from torch.utils import _pytree as pytree
 
-from eggtile.bound import refuse_gradients, refuse_transforms
+from eggtile.bound import Takes, refuse_gradients, refuse_transforms
 from eggtile.plan import Plan, PlannedLaunch, RequestError, Work
 from eggtile.reference import TORCH_DTYPES
 from eggtile.returns import Layout, Output, Returns
@@ -23,11 +23,13 @@ from ir.kernel import KernelProgram, Shared
 from ir.loop import Buffer
 from ir.steps import CallStep
 
-FORMAT = "eggtile plan 1"
+FAMILY = "eggtile plan "
+FORMAT = FAMILY + "2"
 FIELDS = {
     "name",
     "target",
     "inputs",
+    "takes",
     "constants",
     "made",
     "works",
@@ -45,48 +47,38 @@ Row = tuple[Any, ...]
 class Saved:
     """A saved program as a callable: the kernels on a GPU, or their text emulated on the CPU (slow)."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, takes: Takes) -> None:
+        self.plan, self.takes = plan, takes
         self._executions: dict[torch.device, Execution] = {}
 
-    def __call__(self, /, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
-        """What the program returns; inputs must be of the types and strides that it is compiled for."""
-        inputs = self._placed(inputs, named)
-        refuse_transforms(inputs)
-        refuse_gradients(inputs)
-        for b, t in zip(self.plan.inputs, inputs, strict=False):
-            _check(b, t)
-        device = inputs[0].device if self.plan.inputs and inputs else torch.device("cpu")
+    def __call__(self, /, *inputs: Any, **named: Any) -> Any:
+        """What the program returns, called like it; tensors must be of the types and strides that it is compiled for.
+
+        What is no tensor among the arguments must be what it was when the program was saved.
+        """
+        tensors = self.takes.tensors(inputs, named)
+        for b, name, t in zip(self.plan.inputs, self.takes.places, tensors, strict=True):
+            _check(b, name, t)
+        refuse_transforms(tensors)
+        refuse_gradients(tensors)
+        device = tensors[0].device if tensors else torch.device("cpu")
         if device not in self._executions:
             self._executions[device] = execution_for(self.plan, device)
-        return self._executions[device](*inputs)
-
-    def _placed(
-        self, inputs: tuple[torch.Tensor, ...], named: Mapping[str, torch.Tensor]
-    ) -> tuple[torch.Tensor, ...]:
-        """The inputs in order, with those that are given by name."""
-        names = [b.name for b in self.plan.inputs]
-        rest = names[len(inputs) :]
-        if odd := [name for name in named if name not in rest]:
-            why = "is given twice" if odd[0] in names else f"is no input; inputs are {', '.join(names)}"
-            raise RequestError(f"{odd[0]} {why}")
-        if named and (missing := [name for name in rest if name not in named]):
-            raise RequestError(f"{missing[0]} is not given")
-        return (*inputs, *(named[name] for name in rest if named))
+        return self._executions[device](*tensors)
 
 
-def _check(b: Buffer, t: torch.Tensor) -> None:
+def _check(b: Buffer, name: str, t: torch.Tensor) -> None:
     if not isinstance(t, torch.Tensor):
-        raise RequestError(f"{b.name} is a {type(t).__name__}; the program takes {b.dtype}{list(b.shape)}")
+        raise RequestError(f"{name} is a {type(t).__name__}; the program takes {b.dtype}{list(b.shape)}")
     wanted = (TORCH_DTYPES[b.dtype], b.shape, _steps(b.shape, b.strides))
     shape = tuple(t.shape)
     if wanted != (t.dtype, shape, _steps(shape, t.stride())):
         given = f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)} with strides {list(t.stride())}"
         raise RequestError(
-            f"{b.name} is {given}; the program takes {b.dtype}{list(b.shape)} with strides {list(b.strides)}"
+            f"{name} is {given}; the program takes {b.dtype}{list(b.shape)} with strides {list(b.strides)}"
         )
     if t.data_ptr() % max(b.alignment, DTYPES[b.dtype].bytes):
-        raise RequestError(f"{b.name} is not aligned to {b.alignment} bytes, as the program takes it")
+        raise RequestError(f"{name} is not aligned to {b.alignment} bytes, as the program takes it")
 
 
 def _steps(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
@@ -94,14 +86,14 @@ def _steps(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
     return tuple(s for e, s in zip(shape, strides, strict=True) if e > 1)
 
 
-def save(plan: Plan, path: str | Path) -> None:
-    """Write the plan with the cubins for its target; one that calls eager PyTorch is refused."""
+def save(plan: Plan, takes: Takes, path: str | Path) -> None:
+    """Write the plan with the cubins for its target, and how it is called; one that calls eager PyTorch is refused."""
     calls = [s.target for s in plan.steps if isinstance(s, CallStep)]
     if calls:
         raise RequestError(f"{plan.name} calls {calls[0]} of eager PyTorch, so it cannot be saved")
-    odd = [v for v in (plan.returns.fixed or {}).values() if not isinstance(v, _PLAIN)]
-    if odd:
-        raise RequestError(f"{plan.name} returns a {type(odd[0]).__name__}, so it cannot be saved")
+    for what, held in (("returns", plan.returns.fixed or {}), ("takes", takes.fixed)):
+        if odd := [v for v in held.values() if not isinstance(v, _PLAIN)]:
+            raise RequestError(f"{plan.name} {what} a {type(odd[0]).__name__}, so it cannot be saved")
     works = [s for s in plan.steps if isinstance(s, Work)]
     row = {
         "format": FORMAT,
@@ -112,7 +104,8 @@ def save(plan: Plan, path: str | Path) -> None:
         "made": [_row(b) for b in plan.made],
         "works": [_work_row(w) for w in works],
         "outputs": [(o.name, _row(o.layout) if o.layout else None) for o in plan.returns.outputs],
-        "tree": pytree.treespec_dumps(plan.returns.tree) if plan.returns.tree else "",
+        "takes": (takes.parameters, _tree_text(takes.tree, f"{plan.name} takes"), dict(takes.fixed)),
+        "tree": _tree_text(plan.returns.tree, f"{plan.name} returns") if plan.returns.tree else "",
         "fixed": dict(plan.returns.fixed or {}),
         "writes": plan.writes,
         "binaries": {t: torch.frombuffer(bytearray(b), dtype=torch.uint8) for t, b in cubins(plan).items()},
@@ -130,8 +123,13 @@ def load(path: str | Path) -> Saved:
         row = torch.load(path, weights_only=True, map_location="cpu")
     except (RuntimeError, UnpicklingError) as e:
         raise RequestError(f"{path} is damaged, or no saved program: {type(e).__name__}") from e
-    if not isinstance(row, dict) or row.get("format") != FORMAT:
-        raise RequestError(f"{path} is no saved program of this version ({FORMAT})")
+    written = row.get("format") if isinstance(row, dict) else None
+    if not isinstance(written, str) or not written.startswith(FAMILY):
+        raise RequestError(f"{path} is no saved program")
+    if written != FORMAT:
+        raise RequestError(
+            f"{path} was saved by another version ({written}, this one reads {FORMAT}); save it again"
+        )
     if missing := FIELDS - row.keys():
         raise RequestError(f"{path} is damaged: it has no {min(missing)}")
     outputs = tuple(Output(name, Layout(*layout) if layout else None) for name, layout in row["outputs"])
@@ -147,7 +145,22 @@ def load(path: str | Path) -> Saved:
         row["writes"],
         binaries={text: bytes(code.numpy()) for text, code in row["binaries"].items()},
     )
-    return Saved(plan)
+    parameters, shape, fixed = row["takes"]
+    return Saved(plan, Takes(tuple(parameters), pytree.treespec_loads(shape), fixed))
+
+
+def _tree_text(tree: pytree.TreeSpec, what: str) -> str:
+    """A structure as text that gives it back; one that has none is refused."""
+    try:
+        text = pytree.treespec_dumps(tree)
+        if pytree.treespec_loads(text) == tree:
+            return text
+    except (
+        NotImplementedError,
+        TypeError,
+    ):  # a class that PyTorch has no name for, or a key that is no plain value
+        pass
+    raise RequestError(f"{what} a structure that PyTorch writes no text of, so it cannot be saved")
 
 
 def _check_file(path: Path) -> None:

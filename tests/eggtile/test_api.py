@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections import namedtuple
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,8 +87,67 @@ def test_a_saved_program_refuses_other_inputs_and_files(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="is no saved program"):
         eggtile.load(path)
     torch.save({"format": "other"}, path)
-    with pytest.raises(RequestError, match="of this version"):
+    with pytest.raises(RequestError, match="is no saved program"):
         eggtile.load(path)
+    torch.save({"format": "eggtile plan 1"}, path)
+    with pytest.raises(RequestError, match=r"saved by another version \(eggtile plan 1, .* save it again"):
+        eggtile.load(path)
+
+
+def scaled(pair: list[torch.Tensor], options: dict[str, Any], power: int) -> torch.Tensor:
+    return (pair[0] * options["w"] + pair[1]) ** power + (options["shift"] or 0)
+
+
+def test_a_saved_program_is_called_like_the_program(tmp_path: Path) -> None:
+    x, y, w = torch.randn(3, 8), torch.randn(3, 8), torch.randn(8)
+    calls = [
+        (([x, y], {"w": w, "shift": None}, 2), {}),
+        (([x, y],), {"power": 2, "options": {"shift": None, "w": w}}),
+    ]
+    fast = eggtile.optimize(scaled, calls[0][0])
+    fast.save(tmp_path / "program.pt")
+    loaded = eggtile.load(tmp_path / "program.pt")
+    for args, named in calls:
+        torch.testing.assert_close(loaded(*args, **named), scaled(*args, **named))
+        torch.testing.assert_close(fast(*args, **named), loaded(*args, **named))
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (([X, X], {"w": X, "shift": None}, 3), "the program was saved for 2 where 3 is given"),
+        (([X, X], {"w": X, "shift": X}, 2), "the program was saved for None where a tensor is given"),
+        (
+            ([X], {"w": X, "shift": None}, 2),
+            "takes ([tensor, tensor], {'w': tensor, 'shift': None}, 2), not ([tensor], {",
+        ),
+        (([X, X.half()], {"w": X, "shift": None}, 2), "pair[1] is float16[2] with"),
+        (([X, X], {"w": 7, "shift": None}, 2), "options['w'] is a int; the program takes f32[2]"),
+        ((X, X, X), "the program takes ([tensor, tensor], "),
+        (([X, X],), "the program takes 3 inputs, not 1"),
+    ],
+)
+def test_a_saved_program_says_in_which_place_a_call_differs(
+    tmp_path: Path, args: tuple[Any, ...], said: str
+) -> None:
+    eggtile.optimize(scaled, ([X, X], {"w": X, "shift": None}, 2)).save(tmp_path / "program.pt")
+    with pytest.raises(RequestError, match=re.escape(said)) as refused:
+        eggtile.load(tmp_path / "program.pt")(*args)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_list_of_one_tensor_is_saved_as_a_list(tmp_path: Path) -> None:
+    eggtile.optimize(lambda rows: rows[0] + 1, [[X]]).save(tmp_path / "program.pt")
+    assert torch.equal(eggtile.load(tmp_path / "program.pt")([X * 3]), X * 3 + 1)
+
+
+def test_a_structure_without_a_text_is_not_saved(tmp_path: Path) -> None:
+    pair = namedtuple("pair", "a b")
+    for fn, given in ((lambda p: p.a + p.b, pair(X, X)), (lambda d: d[1, 2] + 1, {(1, 2): X})):
+        with pytest.raises(RequestError, match="takes a structure that PyTorch writes no text of"):
+            eggtile.optimize(fn, [given]).save(tmp_path / "program.pt")
+    with pytest.raises(RequestError, match="takes a function, so it cannot be saved"):
+        eggtile.optimize(lambda f, x: f(x) + 1, [torch.nn.functional.relu, X]).save(tmp_path / "p")
 
 
 def test_a_program_that_calls_eager_is_not_saved(tmp_path: Path) -> None:
