@@ -87,7 +87,7 @@ class Takes:
         rest = self.parameters[len(given) :]
         if odd := [name for name in named if name not in rest]:
             none = f"is no input; inputs are {', '.join(self.parameters)}"
-            raise RequestError(f"{odd[0]} {'is given twice' if odd[0] in self.parameters else none}")
+            raise RequestError(f"{cut(odd[0])} {'is given twice' if odd[0] in self.parameters else none}")
         if named and (missing := [name for name in rest if name not in named]):
             raise RequestError(f"{missing[0]} is not given")
         arguments = (*given, *(named[name] for name in rest if named))

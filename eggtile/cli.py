@@ -42,6 +42,7 @@ from eggtile.cli_options import (
 from eggtile.clock import Clock
 from eggtile.deadline import Deadline, left_out, said
 from eggtile.doctor import diagnose
+from eggtile.echo import cut, echoed
 from eggtile.files import write
 from eggtile.pipeline import Compiled, Options, RequestError, choose_forms, compile_kernels, space_of
 from eggtile.source import SourceError
@@ -88,7 +89,7 @@ def compile_command(
     wants_passes = bool(print_before is not None or print_after is not None or diff or dump)
     summed_up = ir is None and output is None and not wants_passes
     if ir is not None and ir not in LEVELS:
-        raise RequestError(f"unknown level {ir!r}; levels are {', '.join(LEVELS)}")
+        raise RequestError(f"unknown level {echoed(ir)}; levels are {', '.join(LEVELS)}")
     if output is not None and output.suffix not in SUFFIXES:
         raise RequestError(f"cannot write {str(output)!r}: the suffix is one of {', '.join(SUFFIXES)}")
     options = options_of(
@@ -240,7 +241,7 @@ def run(
 ) -> None:
     """Run the emitted text and compare it with float64 and eager PyTorch."""
     if on not in ("cuda", "cpu"):
-        raise RequestError(f"cannot run on {on}; it is cuda or cpu")
+        raise RequestError(f"cannot run on {cut(on)}; it is cuda or cpu")
     options = options_of(numerics, form=form, k=k, schedule=schedule, evidence=stores.opened(store))
     usable, why = gpu.available()
     if on == "cuda" and not usable:
@@ -276,7 +277,8 @@ def called(arguments: Sequence[str] | None = None) -> int:
         return int(app(args=arguments, standalone_mode=False) or 0)
     except Misuse as e:
         typer.echo(
-            f"eggtile: {' '.join(e.format_message().split()) or 'give a command; see eggtile --help'}", err=True
+            f"eggtile: {' '.join(map(cut, e.format_message().split())) or 'give a command; see eggtile --help'}",
+            err=True,
         )
     except REFUSALS as e:
         typer.echo(f"eggtile: {e}", err=True)

@@ -9,6 +9,7 @@ import typer
 
 from eggtile import stores
 from eggtile.cli_options import Store
+from eggtile.echo import cut
 from eggtile.files import writing
 from eggtile.pipeline import Options, RequestError
 from eggtile.tables import number, show
@@ -35,7 +36,7 @@ def selected(evidence: Evidence, key: str | None, machine: str | None) -> dict[s
     if key is not None:
         keys = {m.key for m in evidence.rows(**wanted) if m.key.startswith(key)}
         if len(keys) != 1:
-            raise RequestError(f"{len(keys)} kernels have a key that begins with {key}")
+            raise RequestError(f"{len(keys)} kernels have a key that begins with {cut(key)}")
         wanted["key"] = keys.pop()
     return wanted
 

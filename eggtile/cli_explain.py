@@ -27,6 +27,7 @@ from eggtile.cli_options import (
 from eggtile.deadline import Deadline, said
 from eggtile.differ import differences
 from eggtile.dump_file import loaded
+from eggtile.echo import cut
 from eggtile.explore import report
 from eggtile.explorer import page
 from eggtile.files import write
@@ -166,7 +167,7 @@ def check_laws(names: list[str]) -> None:
     for name in names:
         if name not in LAWS:
             near = "".join(f"did you mean {x}? " for x in get_close_matches(name, LAWS, 1))
-            raise RequestError(f"no law is named {name or 'by an empty text'}; {near}eggtile laws lists them")
+            raise RequestError(f"no law is named {cut(name) or 'by an empty text'}; {near}eggtile laws lists them")
 
 
 def ablated(compiled: Compiled, names: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -291,7 +292,7 @@ def dump(
         raise RequestError(f"{output} names no format; say --format, which is one of {', '.join(FORMATS)}")
     format_ = format_ or suffix or "json"
     if format_ not in FORMATS:
-        raise RequestError(f"unknown format {format_}; formats are {', '.join(FORMATS)}")
+        raise RequestError(f"unknown format {cut(format_)}; formats are {', '.join(FORMATS)}")
     if suffix != format_ and suffix in FORMATS:
         raise RequestError(f"{output} is named like {suffix}, but the format is {format_}; say --format {suffix}")
     options = options_of(numerics, target, k=k, explain=True, evidence=stores.opened(store), **budget_of(budget))

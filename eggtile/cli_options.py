@@ -13,6 +13,7 @@ import typer
 
 from eggtile import STARTED, stores
 from eggtile.clock import Clock
+from eggtile.echo import cut
 from eggtile.pins import pins_of
 from eggtile.pipeline import LISTED, Compiled, Options, RequestError, capture_and_lower
 from eggtile.source import Source, load
@@ -95,13 +96,15 @@ def budget_of(text: str | None) -> dict[str, Any]:
     for word in (text or "").replace(" ", "").split(",") if text else ():
         name, _, value = word.partition("=")
         if name not in BOUNDS:
-            raise RequestError(f"--budget {word}: give {', '.join(f'{n}=NUMBER' for n in BOUNDS)}")
+            raise RequestError(f"--budget {cut(word)}: give {', '.join(f'{n}=NUMBER' for n in BOUNDS)}")
         if name in bounds:
             raise RequestError(f"--budget gives {name} twice; give it once")
         whole = BOUNDS[name] is int
         if not re.fullmatch(r"\d{1,18}" if whole else r"\d{1,18}(\.\d+)?", value, re.ASCII):
             kind = "a whole number from 0" if whole else "a number of seconds from 0, like 2 or 0.5"
-            raise RequestError(f"--budget {word}: {name} is {kind}, written in digits, not {value or 'nothing'}")
+            raise RequestError(
+                f"--budget {cut(word)}: {name} is {kind}, written in digits, not {cut(value) or 'nothing'}"
+            )
         bounds[name] = BOUNDS[name](value)
     seconds = {f"{name}_s": bounds.pop(name) for name in ("extract", "report") if name in bounds}
     return {"budget": Budget(**bounds), **seconds}  # type: ignore[arg-type]
@@ -110,7 +113,7 @@ def budget_of(text: str | None) -> dict[str, Any]:
 def told_hits(compiled: Compiled, asked: str | None) -> None:
     """Say on standard error what is measured of the kernels, or refuse where a hit is demanded and one is not."""
     if asked not in (None, "explain", "demand"):
-        raise RequestError(f"--hits is explain or demand, not {asked}")
+        raise RequestError(f"--hits is explain or demand, not {cut(asked)}")
     found = stores.hits(compiled) if asked else []
     lines = [
         f"{h.key[:12]} {h.line}: " + (h.why if h.time_us is None else f"{h.time_us:.3g} us {h.why}") for h in found

@@ -21,6 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from eggtile.capture.location import innermost, marked
 from eggtile.capture.types import first_sentence
+from eggtile.echo import cut
 
 CODE = "<program>"
 RANDOM = frozenset((torch.randn, torch.rand, torch.randint, torch.randperm, torch.normal))
@@ -34,7 +35,7 @@ _SCOPES = ast.Call | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | as
 
 
 class SourceError(Exception):
-    """A program that cannot be loaded: one sentence, and the user's line with a caret where there is one."""
+    """A program that cannot be loaded: one sentence, with the place in the user's text where there is one."""
 
 
 class Placed(TorchFunctionMode):
@@ -111,7 +112,7 @@ def from_code(code: str) -> tuple[Expression, list[torch.Tensor], tuple[str, ...
         raise SourceError("the program is empty")
     last = tree.body.pop()
     if not isinstance(last, ast.Expr | ast.Assign | ast.AnnAssign) or last.value is None:
-        raise SourceError(f"line {last.lineno}: the last statement is no expression{_under(last, lines)}")
+        raise SourceError(f"line {last.lineno}: the last statement is no expression{_at(last, lines)}")
     scope = _module().__dict__
     hoister, steps = _Hoister(scope), Steps()
     try:
@@ -250,7 +251,7 @@ def _check_names(node: ast.expr, scope: dict[str, Any], lines: list[str]) -> Non
     free = set(_free_names(symtable.symtable(ast.unparse(node), CODE, "eval")))
     for name in _names(node):
         if name.id in free and name.id not in scope and not hasattr(builtins, name.id):
-            raise SourceError(f"line {name.lineno}: {name.id} is not defined{_under(name, lines)}")
+            raise SourceError(f"line {name.lineno}: {cut(name.id)} is not defined{_at(name, lines)}")
 
 
 def _free_names(table: symtable.SymbolTable) -> Iterator[str]:
@@ -260,18 +261,15 @@ def _free_names(table: symtable.SymbolTable) -> Iterator[str]:
         yield from _free_names(child)
 
 
-def _under(node: ast.expr | ast.stmt, lines: list[str]) -> str:
-    line = lines[node.lineno - 1]
-    one_line = node.end_lineno == node.lineno and node.end_col_offset is not None
-    return marked(line, node.col_offset, node.end_col_offset if one_line and node.end_col_offset else len(line))
+def _at(node: ast.expr | ast.stmt, lines: list[str]) -> str:
+    return marked(lines[node.lineno - 1], node.col_offset)
 
 
 def syntax(error: SyntaxError) -> str:
-    """A syntax error as a sentence with its line."""
-    start = (error.offset or 1) - 1
-    return f"line {error.lineno}: {error.msg}{marked(error.text or '', start, (error.end_offset or 0) - 1)}"
+    """A syntax error as a sentence with its place."""
+    return f"line {error.lineno}: {error.msg}{marked(error.text or '', max((error.offset or 1) - 1, 0))}"
 
 
 def raised(error: BaseException) -> str:
-    """An error of the user's statements as a sentence with their line."""
+    """An error of the user's statements as a sentence with its place."""
     return f"{type(error).__name__}: {first_sentence(str(error))}{innermost(error)}"

@@ -13,6 +13,7 @@ import torch
 from eggtile.api import Optimized
 from eggtile.check import judge
 from eggtile.conditioning import Sways
+from eggtile.echo import cut
 from eggtile.pipeline import Options, RequestError
 from eggtile.provenance import CLOCKS, query
 from eggtile.ratios import OURS
@@ -46,7 +47,7 @@ def asked(known: Mapping[str, Build], names: Sequence[str]) -> dict[str, Build]:
     """The named contenders, ours first; an unknown name is refused with the known ones."""
     unknown = [n for n in names if n not in known]
     if unknown:
-        raise RequestError(f"no contender is named {', '.join(unknown)}; there are {', '.join(known)}")
+        raise RequestError(f"no contender is named {cut(', '.join(unknown))}; there are {', '.join(known)}")
     return {n: known[n] for n in dict.fromkeys((OURS, *names))}
 
 

@@ -14,6 +14,7 @@ from codegen.emit import emit
 from codegen.lower import lower_tile, widest_value
 from eggtile.capture import Captured, capture
 from eggtile.clock import Clock
+from eggtile.echo import cut
 from eggtile.measured_lines import LegalPrices, measured_schedule
 from eggtile.pins import Pin, check_once, pinned
 from eggtile.plan import RequestError as RequestError
@@ -89,13 +90,13 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.numerics not in NUMERICS:
-            raise RequestError(f"unknown numerics {self.numerics}; it is one of {', '.join(NUMERICS)}")
+            raise RequestError(f"unknown numerics {cut(self.numerics)}; it is one of {', '.join(NUMERICS)}")
         check_once(self.pins)
 
     def machine(self) -> Machine:
         """The machine of the target; an unknown target is refused with the known ones."""
         if self.target not in MACHINES:
-            raise RequestError(f"unknown target {self.target}; targets are {', '.join(MACHINES)}")
+            raise RequestError(f"unknown target {cut(self.target)}; targets are {', '.join(MACHINES)}")
         return MACHINES[self.target]
 
 

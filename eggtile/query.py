@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from eggtile.differ import node_of
+from eggtile.echo import around, cut, echoed
 from eggtile.pipeline import RequestError
 from egraph.dump import describe
 
@@ -44,7 +45,7 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Value, Value], Value]] = {
 def _total(form: Row, table: str, known: frozenset[str]) -> Callable[[str], int]:
     def total(name: str) -> int:
         if name not in known:
-            raise RequestError(f"{table}({name}): the dump has {', '.join(sorted(known))}")
+            raise RequestError(f"{table}({cut(name)}): the dump has {', '.join(sorted(known))}")
         return sum(k[table].get(name, 0) for k in form["kernels"])
 
     return total
@@ -89,16 +90,16 @@ def answers(data: Row, text: str) -> list[dict[str, Any]]:
     """
     found = QUERY.fullmatch(text)
     if found is None:
-        raise RequestError(f"a query is forms or classes, then where and a condition, not {text!r}")
+        raise RequestError(f"a query is forms or classes, then where and a condition, not {echoed(text)}")
     condition = "True" if found["where"] is None else found["condition"].replace("\n", " ").strip()
     if not condition:
-        raise RequestError(f"{text!r} ends after where; a condition like id == 0 is to follow")
+        raise RequestError(f"{echoed(text)} ends after where; a condition like id == 0 is to follow")
     try:
         return _answers(data, found["kind"], ast.parse(condition, mode="eval").body)
     except SyntaxError as e:
         at = e.offset - 1 if e.offset else len(condition)
-        place = f"before {condition[at:][:20]!r}" if at < len(condition) else "at its end"
-        raise RequestError(f"the condition {condition!r} is not an expression: {e.msg} {place}") from None
+        place = f"at character {at + 1}, by {around(condition, at)}" if at < len(condition) else "at its end"
+        raise RequestError(f"the condition {echoed(condition)} is not an expression: {e.msg} {place}") from None
     except (RecursionError, MemoryError):
         raise RequestError("the condition is nested too deeply") from None
 
@@ -124,8 +125,8 @@ def _answers(data: Row, kind: str, tree: ast.expr) -> list[dict[str, Any]]:
     divisors = [e.right for e in ast.walk(tree) if isinstance(e, ast.BinOp) and isinstance(e.op, ast.Div)]
     by_zero = sum(any(_value(e, names) == 0 for e in divisors) for names in asked) if divisors and not found else 0
     if by_zero:
-        divided = ast.unparse(tree)[:60]
-        raise RequestError(f"none found, and {divided!r} divides by 0 for {by_zero} of {len(asked)} {kind}")
+        divided = echoed(ast.unparse(tree))
+        raise RequestError(f"none found, and {divided} divides by 0 for {by_zero} of {len(asked)} {kind}")
     return found
 
 
@@ -149,7 +150,7 @@ def _value(e: ast.expr, names: Mapping[str, Value]) -> Value:
         case ast.Constant(value):
             return value
         case ast.Name(name) if callable(names.get(name)):
-            raise RequestError(f"{name} is asked of one axis or buffer: {name}(NAME)")
+            raise RequestError(f"{cut(name)} is asked of one axis or buffer: {name}(NAME)")
         case ast.Name(name):
             return names.get(name, name)
         case ast.Set(items) | ast.List(items) | ast.Tuple(items):
@@ -167,11 +168,11 @@ def _value(e: ast.expr, names: Mapping[str, Value]) -> Value:
                 return float(ARITHMETIC[type(op)](_number(of(x), e), _number(of(y), e)))
             except OverflowError:
                 raise RequestError(
-                    f"{ast.unparse(e)[:60]!r} is beyond the numbers that queries calculate with"
+                    f"{echoed(ast.unparse(e))} is beyond the numbers that queries calculate with"
                 ) from None
         case ast.Compare(ast.Name(name), [op]) if name not in names and not isinstance(op, ast.In | ast.NotIn):
             raise RequestError(
-                f"{name} is no field; fields are {', '.join(n for n in names if not callable(names[n]))}"
+                f"{cut(name)} is no field; fields are {', '.join(n for n in names if not callable(names[n]))}"
             )
         case ast.Compare(left, ops, rights) if all(type(op) in COMPARE for op in ops):
             values = [of(left), *map(of, rights)]
@@ -179,14 +180,16 @@ def _value(e: ast.expr, names: Mapping[str, Value]) -> Value:
             return all(_applied(COMPARE[type(op)], x, y, e) for op, x, y in pairs)
         case ast.Call(ast.Name(name), [ast.Name(argument) | ast.Constant(str(argument))], []):
             if not callable(names.get(name)):
-                raise RequestError(f"{name} takes no name in parentheses; those that do are {_functions(names)}")
+                raise RequestError(
+                    f"{cut(name)} takes no name in parentheses; those that do are {_functions(names)}"
+                )
             return names[name](argument)
-    raise RequestError(f"{ast.unparse(e)!r} is not part of the query language")
+    raise RequestError(f"{echoed(ast.unparse(e))} is not part of the query language")
 
 
 def _number(x: Value, e: ast.expr) -> float:
     if not isinstance(x, int | float):
-        raise RequestError(f"{ast.unparse(e)!r} calculates with {_said(x)}")
+        raise RequestError(f"{echoed(ast.unparse(e))} calculates with {_said(x)}")
     return x
 
 
@@ -194,11 +197,11 @@ def _applied(op: Callable[[Value, Value], Value], x: Value, y: Value, e: ast.exp
     try:
         return op(x, y)
     except TypeError:
-        raise RequestError(f"{ast.unparse(e)!r} compares {_said(x)} with {_said(y)}") from None
+        raise RequestError(f"{echoed(ast.unparse(e))} compares {_said(x)} with {_said(y)}") from None
 
 
 def _said(x: Value) -> str:
-    return f"the text {x}" if isinstance(x, str) else "a set" if isinstance(x, frozenset) else repr(x)
+    return f"the text {cut(x)}" if isinstance(x, str) else "a set" if isinstance(x, frozenset) else echoed(x)
 
 
 def _functions(names: Mapping[str, Value]) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from eggtile.capture.types import TORCH_DTYPES
+from eggtile.echo import cut
 from eggtile.expression import Placed, SourceError, from_code, raised, syntax
 from ir.dtype import is_float
 
@@ -46,7 +47,7 @@ def load(code: str | None, path: str | None, inputs: Sequence[str]) -> Source:
         expression, tensors, notes = from_code(code)
         return Source(expression, tensors, "program", notes)
     if path is None or ":" not in path:
-        raise SourceError(f"a program is file.py:name or module:name, not {path}")
+        raise SourceError(f"a program is file.py:name or module:name, not {cut(path or 'nothing')}")
     return from_path(path, inputs)
 
 
@@ -57,11 +58,11 @@ def from_path(path: str, inputs: Sequence[str]) -> Source:
     """The function or module of a file or an importable module."""
     place, _, name = path.rpartition(":")
     if not place or not name:
-        raise SourceError(f"a program is file.py:name or module:name, not {path}")
+        raise SourceError(f"a program is file.py:name or module:name, not {cut(path)}")
     module = imported(place)
     program = getattr(module, name, None)
     if program is None:
-        raise SourceError(f"{place} defines no {name}")
+        raise SourceError(f"{place} defines no {cut(name)}")
     if not callable(program) or inspect.isclass(program):
         raise SourceError(f"{name} in {place} is a {type(program).__name__}, not a function or a Module")
     return Source(program, _inputs_of(module, place, name, inputs), name)
@@ -72,7 +73,7 @@ def imported(place: str) -> ModuleType:
     try:
         if not place.endswith(".py"):
             if not all(part.isidentifier() for part in place.split(".")):
-                raise SourceError(f"{place or 'an empty text'} names no module and no file that ends in .py")
+                raise SourceError(f"{cut(place) or 'an empty text'} names no module and no file that ends in .py")
             return importlib.import_module(place)
         if not Path(place).is_file():
             raise SourceError(f"there is no file {place}")
@@ -91,7 +92,7 @@ def imported(place: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
             raise SourceError(raised(error)) from error
-        raise SourceError(f"there is no module {error.name}") from None
+        raise SourceError(f"there is no module {cut(error.name)}") from None
     except (Exception, SystemExit) as error:  # whatever the user's own statements raise
         raise SourceError(raised(error)) from error
 
@@ -116,10 +117,10 @@ def parse_input(text: str) -> torch.Tensor:
     """A random tensor by its specification: f32[1,32,2048], or i64[8]<50 for integers below 50 (2 where none is said)."""
     match = re.fullmatch(r"(\w+)\[((?:\d+(?:\s*,\s*\d+)*)?)\](?:<(\d+))?", text.strip(), re.ASCII)
     if match is None or match[1] not in TORCH_DTYPES:
-        raise SourceError(f"{text} is no input; write f32[1,32,2048] with one of {', '.join(TORCH_DTYPES)}")
+        raise SourceError(f"{cut(text)} is no input; write f32[1,32,2048] with one of {', '.join(TORCH_DTYPES)}")
     dtype, shape = TORCH_DTYPES[match[1]], [int(e) for e in match[2].split(",") if e.strip()]
     if math.prod(shape) * dtype.itemsize > LARGEST_INPUT_BYTES:
-        raise SourceError(f"{text} is larger than {LARGEST_INPUT_BYTES >> 30} GiB")
+        raise SourceError(f"{cut(text)} is larger than {LARGEST_INPUT_BYTES >> 30} GiB")
     if is_float(match[1]):
         return torch.randn(shape, dtype=dtype)
     return torch.randint(0, int(match[3] or 2), shape).to(dtype)

@@ -12,6 +12,7 @@ import torch
 
 from codegen import gpu
 from eggtile.cli_options import source_of
+from eggtile.echo import cut
 from eggtile.pipeline import Options, RequestError
 from eggtile.source import imported
 from eggtile.timing import Function, Tensors
@@ -49,9 +50,9 @@ def suite(place: str, pattern: str, tiny: bool, device: str) -> list[Subject]:
     try:
         wanted = [c for c in cases if re.search(pattern, c.name)]
     except re.error as e:
-        raise RequestError(f"{pattern} is no regular expression: {e}") from None
+        raise RequestError(f"{cut(pattern)} is no regular expression: {e}") from None
     if not wanted:
-        raise RequestError(f"no case of {place} matches {pattern}")
+        raise RequestError(f"no case of {place} matches {cut(pattern)}")
     recorded: Mapping[str, Mapping[str, Any]] = {} if tiny or not hasattr(module, "baseline") else module.baseline()
     return [
         Subject(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from codegen.compile import compile_text
 from codegen.disassemble import to_sass
+from eggtile.echo import cut
 from eggtile.files import write, writing
 from eggtile.pipeline import Compiled, Region, RequestError
 from egraph.dump import to_text
@@ -51,7 +52,7 @@ EARLY = ("torch", "tensor", "loop")
 def show_level(compiled: Compiled, level: str) -> str:
     """The text of one level; an unknown one is refused with the known ones."""
     if level not in LEVELS:
-        raise RequestError(f"unknown level {level}; levels are {', '.join(LEVELS)}")
+        raise RequestError(f"unknown level {cut(level)}; levels are {', '.join(LEVELS)}")
     return LEVELS[level](compiled)
 
 
@@ -118,7 +119,7 @@ class PassLog:
         if not names:
             raise RequestError("no pass has run, as there is no kernel")
         if name != "all" and name not in names:
-            raise RequestError(f"no pass is named {name}; passes are {', '.join(names)}")
+            raise RequestError(f"no pass is named {cut(name)}; passes are {', '.join(names)}")
 
     def text(self, name: str, before: bool) -> str:
         """The state before or after the pass `name` (or every pass: all)."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from eggtile.abridged import depth_within, short_text
 from eggtile.deadline import UNLIMITED, Deadline, left_out
+from eggtile.echo import cut
 from eggtile.pipeline import Region, RequestError
 from egraph.derive import Derivation, Given, Step, derivation, shown
 from egraph.laws import LAWS
@@ -30,7 +31,7 @@ def chains(regions: Sequence[Region], a: str, b: str, deadline: Deadline = UNLIM
     most = max((len(r.listed) for r in regions), default=0)
     for name in (a, b):
         if name != "default" and not (name.isdigit() and int(name) < most):
-            raise RequestError(f"there is no form {name}; forms are 0 to {most - 1}, or default")
+            raise RequestError(f"there is no form {cut(name)}; forms are 0 to {most - 1}, or default")
     every = ((r, form_of(r, a), form_of(r, b)) for r in regions)
     ends = [(r, left, right) for r, left, right in every if left is not None and right is not None]
     return [

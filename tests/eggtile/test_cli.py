@@ -233,3 +233,26 @@ def test_the_table_of_kernels_counts_the_blocks_of_clusters() -> None:
     shown = called("compile", "--schedule", "WORK=t512+c8 TILE=x1:4096", "-c", code).stdout
     (row,) = (line for line in shown.splitlines() if "+c8" in line)
     assert [cell.strip() for cell in row.split("│")][3:5] == ["512", "16"]
+
+
+LONG = "z" * 5000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "--on", LONG, "-c", ROWS), ("compile", "--ir", LONG, "-c", ROWS), ("compile", "--target", LONG, "-c", ROWS),
+        ("compile", "--numerics", LONG, "-c", ROWS), ("explore", "--budget", LONG, "-c", ROWS), ("laws", LONG),
+        ("explore", "--budget", f"nodes={LONG}", "-c", ROWS), ("explore", "--why", LONG, "0", "-c", ROWS),
+        ("compile", "--form", LONG, "-c", ROWS), ("dump", "--format", LONG, "-c", ROWS), ("compile", LONG),
+        ("run", "--on", "cpu", "--hits", LONG, "-c", ROWS), ("bench", "--against", LONG, "-c", ROWS),
+        ("compile", "--print-after", LONG, "-c", ROWS), ("compile", "--input", LONG, "math:sin"), (LONG,),
+        ("compile", "-c", f"torch.relu({LONG})"), ("compile", "-c", f"1 +* {LONG}"), ("compile", "-c", f"{LONG}\n1"),
+        ("run", "--on", "cpu", "-c", f"torch.randn(3) @ torch.randn(4 + 0*len('{LONG}'))"),
+    ],
+)  # fmt: skip
+def test_refusals_are_one_short_line_however_long_the_text_that_they_refuse(arguments: tuple[str, ...]) -> None:
+    refused = called(*arguments)
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("eggtile: ") and refused.stderr.count("\n") == 1
+    assert len(refused.stderr) < 600, refused.stderr

@@ -168,8 +168,8 @@ def test_what_the_language_lacks_is_refused(dumps: dict[str, Path], text: str) -
         ("classes where ", "ends after where"),
         ("forms where 1" + "0" * 400 + " / 3 > 1", "beyond the numbers"),
         ("forms where id ==", "invalid syntax at its end"),
-        ("forms where id = 1", "before '= 1'"),
-        ("forms where (id == 1", "was never closed before '[(]id == 1'"),
+        ("forms where id = 1", "at character 4, by 'id = 1'"),
+        ("forms where (id == 1", "was never closed at character 1, by '[(]id == 1'"),
         ("forms wher id == 1", "forms or classes, then where and a condition, not 'forms wher id == 1'"),
     ],
 )
@@ -251,3 +251,14 @@ def test_a_drawing_holds_every_class_or_says_how_many_it_leaves_out(monkeypatch:
     assert len(boxes) == len(graph.classes)
     monkeypatch.setattr(picture, "MOST_CLASSES", 5)
     assert f"{len(graph.classes) - 5} classes are not drawn" in picture.to_svg(graph)
+
+
+def test_a_long_query_is_not_repeated_whole(dumps: dict[str, Path]) -> None:
+    name = "z" * 5000
+    conditions = (f"{name} +* 1", f"{name} == 1", f"{name}(3)", f"sweeps({name}) == 1", f"laws({name}) == 1")
+    texts = (f"'{name}' + 1 == 2", f"'{name}' < 1")
+    for text in (name, *(f"forms where {c}" for c in (*conditions, *texts))):
+        refused = called("query", str(dumps["default"]), text)
+        assert refused.exit_code == 2 and refused.stderr.count("\n") == 1 and len(refused.stderr) < 500, (
+            refused.stderr
+        )
