@@ -35,7 +35,7 @@ from eggtile.graph_dump import FORMATS, written
 from eggtile.pipeline import LISTED, Compiled, Region, RequestError, choose_forms, restarted
 from eggtile.query import answers
 from eggtile.tables import show
-from eggtile.views import cut_short, idle
+from eggtile.views import cut_short, idle, stopped
 from eggtile.why import BY_DEFINITION, chains
 from egraph.laws import LAWS, Law
 from egraph.matches import parsed
@@ -107,7 +107,7 @@ def explore(
 def print_forms(part: dict[str, Any]) -> None:
     """The forms of a region as a table, then what each stores and sweeps and the laws behind it, each list once."""
     graph = part["egraph"]
-    stops = ", ".join(f"{p['name']} {p['stop']}" for p in graph["phases"] if p["stop"] != "saturated")
+    stops = ", ".join(stopped((p["name"], p["stop"]) for p in graph["phases"]))
     title = f"{graph['classes']} classes, {graph['nodes']} nodes, {stops or 'saturated'}"
     rows = [form_cells(f) for f in part["forms"]]
     header = [name for name in rows[0] if any(row[name] for row in rows)]
@@ -235,6 +235,8 @@ def print_chains(found: list[dict[str, Any]], cuts: list[str]) -> None:
             + (f"; {c['not_replayed']} matches of laws could not be replayed" if c["not_replayed"] else "")
         )
         print_left_out(c)
+        if c["difference"] is not None:
+            typer.echo(c["difference"])
         for line in c["where"]:
             typer.echo(f"     {line}")
         for n, s in enumerate(c["steps"], 1):
@@ -246,7 +248,8 @@ def print_chains(found: list[dict[str, Any]], cuts: list[str]) -> None:
                 typer.echo(f"       as {fact}")
         if any(s["law"] == BY_DEFINITION for s in c["steps"]):
             typer.echo("A step by definition is no law: it says what a fold over two axes or a prefix of a sum is.")
-        typer.echo("Both sides of a step are equal, so either may stand for the other where a form reads it.")
+        if c["steps"]:
+            typer.echo("Both sides of a step are equal, so either may stand for the other where a form reads it.")
         if any("new[" in s["after"] for s in c["steps"]):
             typer.echo(
                 "old[j](x) is x over the positions of j before a step, new[j](x) with that step: a sweep carries x "

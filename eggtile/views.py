@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,11 +68,16 @@ def _stops(region: Region) -> tuple[str, ...]:
     return found if isinstance(found, tuple) else ()
 
 
+def stopped(phases: Iterable[tuple[str, str]]) -> list[str]:
+    """The phases that a budget has stopped, of names and what stopped them, in words."""
+    return [f"{name} by {stop}" for name, stop in phases if stop != "saturated"]
+
+
 def cut_short(*runs: Compiled) -> list[str]:
     """A sentence for each region of which a budget has cut the search short in some of the runs."""
     found: dict[str, None] = {}
     for n, r in ((n, r) for compiled in runs for n, r in enumerate(compiled.regions)):
-        phases = [f"{p.name} by {p.stop}" for p in r.graph.report.phases if p.stop != "saturated"]
+        phases = stopped((p.name, p.stop) for p in r.graph.report.phases)
         graph = [f"the e-graph ({', '.join(phases)})"] if phases else []
         what = graph + [f"the search for {s}" for s in _stops(r)]
         if what:

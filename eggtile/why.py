@@ -10,6 +10,7 @@ from typing import Any
 from eggtile.abridged import depth_within, short_text
 from eggtile.deadline import UNLIMITED, Deadline, left_out
 from eggtile.echo import cut
+from eggtile.intermediate import difference
 from eggtile.pipeline import Region, RequestError
 from egraph.derive import Derivation, Given, Step, derivation, shown
 from egraph.laws import LAWS
@@ -49,7 +50,8 @@ def form_of(region: Region, name: str) -> Form | None:
 def chain(region: Region, a: str, b: str, left: Form, right: Form, deadline: Deadline) -> dict[str, Any]:
     """The steps from one form to another: those of A that B does not need are undone, those of B alone are made.
 
-    Where the deadline comes before all matches were replayed, `left_out` says so.
+    Where the deadline comes before all matches were replayed, `left_out` says so. Where there are no steps, `difference`
+    says how the forms differ; it is null elsewhere.
     """
     found, users, _ = derived(region, (left, right), deadline)
     undone = [s for s, used in zip(reversed(found.steps), reversed(users), strict=True) if used == {0}]
@@ -57,6 +59,7 @@ def chain(region: Region, a: str, b: str, left: Form, right: Form, deadline: Dea
     names = Names(written(region))
     steps = [step_row(s, names, undo=True) for s in undone] + [step_row(s, names) for s in made]
     ends = [{"form": n, "signature": form_signature(f), "laws": list(f.laws)} for n, f in ((a, left), (b, right))]
+    alike = not (steps or found.cut or found.left)
     return {
         "from": ends[0],
         "to": ends[1],
@@ -65,6 +68,7 @@ def chain(region: Region, a: str, b: str, left: Form, right: Form, deadline: Dea
         "left_out": [left_out("steps", deadline.why())] if found.cut else [],
         "where": names.lines,
         "steps": steps,
+        "difference": difference(a, left, b, right) if alike else None,
     }
 
 

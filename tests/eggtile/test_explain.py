@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -118,6 +119,28 @@ def test_a_form_is_listed_once_and_the_one_as_written_is_marked(found: dict[str,
     (default,) = (f for f in forms if f["default"])
     assert default["laws"] == [] and default["class"] == "exact" and not default["chosen"]
     assert "0 chosen default" in called("explore", "-c", "torch.randn(8) + 1").stdout
+
+
+def test_forms_that_no_law_tells_apart_differ_in_what_they_write_to_memory() -> None:
+    fn, options = (lambda x: x.softmax(-1)), Options(k=12, explain=True)
+    compiled = choose_forms(capture_and_lower(fn, [torch.randn(8, 64)], "p", options))
+    written = {f"[a0{more}]": text for more, text in (("", "max[a1](x[a0, a1]) "), (", a1", "exp(x[a0, a1] - "))}
+    said = set()
+    for a, b in permutations(map(str, range(len(compiled.regions[0].listed))), 2):
+        (found,) = chains(compiled.regions, a, b)
+        assert (found["difference"] is None) == bool(found["steps"])
+        for index, text in written.items() if not found["steps"] else ():
+            one, two = (any(f"{index}:" in line for line in found[end]["signature"]) for end in ("from", "to"))
+            assert (f"{index} = {text}" in found["difference"]) == (one != two)
+            assert one <= two or f"form {a} writes t" in found["difference"]
+            said.add(one != two)
+    assert said == {True, False}
+    assert chains(compiled.regions, "0", "0")[0]["difference"] == "0 and 0 are the same form"
+    shown = called("explore", "-k", "12", "--why", "0", "2", "-c", "torch.randn(8, 64).softmax(-1)").stdout
+    assert (
+        "form 2 writes t0[a0] = max[a1](" in shown
+        and "to memory, which form 0 computes where it is used\n" in shown
+    )
 
 
 def test_why_gives_steps_that_hold_and_undoes_them_on_the_way_back(explored: Compiled) -> None:
