@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from eggtile.check import judge, longest_folds
+from eggtile.conditioning import Sways, hidden
 from eggtile.pipeline import Compiled, Options, Region, capture_and_lower, choose_forms
 from eggtile.plan import Plan, Work
 from eggtile.planning import plan_of
@@ -172,9 +173,10 @@ class Forms:
 
         In float64 the form as written decides. It is held to PyTorch as far as ROUGH, for an epsilon may be one of a
         type, or as near as eager comes. On values in UNUSUAL where it is not eager's, it decides alone. The others may
-        err as much as it does; on special values, laws that are not exact are held to what is finite, and where results
-        grow with the size of a mask, for which -inf stands, infinity is as good as NaN: by the order of the terms a sum
-        of infinities is either. An overflow of eager's is demanded as reported, elsewhere what float64 gives is as good.
+        err as much as it does, and lose no element; on special values, laws that are not exact are held to what is
+        finite, and where results grow with the size of a mask, for which -inf stands, infinity is as good as NaN: by the
+        order of the terms a sum of infinities is either. An overflow of eager's is demanded as reported, elsewhere what
+        float64 gives is as good.
         """
         written, slack = self.count - 1, self.slack() + (OFFSET_ERROR if values == "offset" else 0.0)
         with warnings.catch_warnings():
@@ -184,6 +186,12 @@ class Forms:
         def judged(got: Tensors, eager: Tensors, right: Tensors) -> str:
             why = judge("cpu", got, eager, right, (), slack, partial(run_traced, self.fn, inputs)).reason
             return "" if values != "reported" and is_near(got, right, slack) else why
+
+        swayed = Sways(self.fn, inputs, right)
+
+        def lost(got: Tensors, eager: Tensors, right: Tensors) -> str:
+            each = enumerate(zip(got, eager, right, strict=True))
+            return next(filter(None, (hidden(*ys, partial(swayed, k, coarse=True)) for k, ys in each)), "")
 
         wide, narrow = self.run(written, inputs, True), self.run(written, inputs, False)
         why = judged(narrow, eager, right) or errors(wide, right, max(ROUGH, 2 * worst(eager, right)))
@@ -205,7 +213,7 @@ class Forms:
             else:
                 found, near, exact = (of_one_kind(x, grown) for x in (found, eager, right))
                 precise, goal = of_one_kind(precise, grown), of_one_kind(wide, grown)
-            why = errors(precise, goal, EXACT) or judged(found, near, exact)
+            why = errors(precise, goal, EXACT) or judged(found, near, exact) or lost(found, near, exact)
             if why:
                 yield number, why
 
