@@ -37,7 +37,9 @@ OVERLAPPING = (
 PORTABLE_CLUSTER = 8  # blocks of a cluster that every GPU of sm_90 and later takes
 L2_CACHE_SIZE = 38  # cudaDevAttrL2CacheSize
 TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3  # cudaMemcpyKind
-CAPTURE_LAUNCHES = 512  # at most this many kernel nodes in a graph that is timed
+CAPTURE_LAUNCHES = 2000  # at most this many kernel nodes in a graph that is timed
+COPIES = 512  # at most this many copies of the inputs
+REPLAY_US = 200.0  # that a replay lasts at least
 
 
 class GpuError(IRError):
@@ -356,7 +358,7 @@ def rotated(launches: Sequence[Launch], inputs: Mapping[int, int]) -> list[list[
     device = cupy.cuda.Device().id
     l2_bytes = cupy.cuda.runtime.deviceGetAttribute(L2_CACHE_SIZE, device)
     total = sum(inputs.values())
-    count = min(CAPTURE_LAUNCHES, max(2, math.ceil(2 * l2_bytes / max(1, total)) + 1))
+    count = min(COPIES, max(2, math.ceil(2 * l2_bytes / max(1, total)) + 1))
     passes = [list(launches)]
     for _ in range(count - 1):
         copies = {at: clone(at, size) for at, size in inputs.items()}
@@ -371,7 +373,7 @@ def _moved(launch: Launch, copies: Mapping[int, Memory]) -> Launch:
 
 
 def times(
-    contenders: Sequence[Sequence[Sequence[Launch]]], rounds: int = 21, least_us: float = 200.0
+    contenders: Sequence[Sequence[Sequence[Launch]]], rounds: int = 21, least_us: float = REPLAY_US
 ) -> list[Time]:
     """Time contenders side by side, round by round in turn; each is a list of passes (`rotated`, or one pass: hot).
 
@@ -386,14 +388,20 @@ def times(
 
 
 def _lasting(passes: Sequence[Sequence[Launch]], least_us: float) -> tuple[Graph, int]:
-    """A warm graph that lasts long enough, and how many passes it holds."""
-    once = Graph([launch for p in passes for launch in p])
-    once.elapsed_us()
-    repeats = math.ceil(least_us / max(0.1, once.elapsed_us()))
-    repeats = max(1, min(repeats, CAPTURE_LAUNCHES // max(1, len(once.launches))))
-    graph = Graph(once.launches * repeats)
-    graph.elapsed_us()
-    return graph, repeats * len(passes)
+    """A warm graph that lasts long enough, and how many passes it holds.
+
+    A short one seems longer than it is, by the cost of its replay; so the one that is made of it is timed too.
+    """
+    once = [launch for p in passes for launch in p]
+    most = max(1, CAPTURE_LAUNCHES // max(1, len(once)))
+    repeats = 1
+    while True:
+        graph = Graph(once * repeats)
+        graph.elapsed_us()
+        needed = min(most, math.ceil(least_us * repeats / max(0.1, graph.elapsed_us())))
+        if needed <= 1.25 * repeats:
+            return graph, repeats * len(passes)
+        repeats = needed
 
 
 def _summary(samples: list[float]) -> Time:
