@@ -80,7 +80,7 @@ struct Flights {
 
 struct Fiber {
   void* stack_pointer;
-  bool done;
+  bool done, arrived;
   uint16_t warp_epoch, cluster_epoch;
   int epoch, line;
   const char* waits;
@@ -210,15 +210,27 @@ static void barrier(int line) {
   meet(block_meetings[rank()], kernel.block_threads, "barrier", line, 0, 0);
   ++fibers[current].epoch;
 }
+static void cluster_arrive(int line) {  // a thread that arrives again without a wait is undefined: PTX, barrier.cluster
+  if (fibers[current].arrived) fault("line %d arrives at the barrier of the cluster and has not waited for it", line);
+  fibers[current].arrived = true;
+}
 static void cluster_barrier(int line) {
+  cluster_arrive(line);
+  fibers[current].arrived = false;
   meet(cluster_meeting, kernel.threads, "cluster barrier", line, 0, 0);
   ++fibers[current].cluster_epoch;
 }
 static void cluster_gather(int line) {
+  cluster_arrive(line);
+  fibers[current].arrived = false;
   meet(cluster_meeting, kernel.threads, "gathering of the cluster", line, 0, 0);
   if (!rank()) ++fibers[current].cluster_epoch;
 }
-static void cluster_begun(int line) { meet(cluster_meeting, kernel.threads, "wait for the cluster", line, 0, 0); }
+static void cluster_begun(int line) {
+  if (!fibers[current].arrived) fault("line %d waits for the cluster and has not arrived at its barrier", line);
+  fibers[current].arrived = false;
+  meet(cluster_meeting, kernel.threads, "wait for the cluster", line, 0, 0);
+}
 static void warp_barrier(int line) {
   const int warp = current / kWarp;
   meet(warps[warp].meeting, lanes(warp), "warp barrier", line, 0, 0);
@@ -651,7 +663,7 @@ static View<T> parameter(void* views, int k) {
 #define cluster_barrier() host::cluster_barrier(__LINE__)
 #define cluster_wait() host::cluster_begun(__LINE__)
 #define cluster_gather() host::cluster_gather(__LINE__)
-#define cluster_arrive()
+#define cluster_arrive() host::cluster_arrive(__LINE__)
 #define after_earlier_kernels()
 #define ready_barriers(b, slots, readers) host::ready_barriers(__LINE__, b, slots, readers)
 #define begin_bulk_copy host::begin_bulk_copy

@@ -23,7 +23,7 @@ def verify_kernel(program: K.KernelProgram, machine: Machine | None = None) -> N
     if program.threads % program.cluster:
         raise IRError(f"{program.name}: {program.threads} threads are no {program.cluster} equal blocks")
     _Verifier(program).body(program.body, _Scope.of(program))
-    _check_shared(program.body, _Segment(_crossing(program)))
+    _check_shared(program.body, _Segment(_crossing(program), K.Barrier("begun") in K.walk(program.body)))
     check_protocol(program)
     _check_gather(program)
     if machine is not None:
@@ -326,6 +326,7 @@ class _Segment:
     """Shared arrays ever written, and those written and read since the last barrier that orders them."""
 
     crossing: frozenset[str]
+    arrives: bool
     begun: bool = False
     ever: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
@@ -348,6 +349,8 @@ def _check_shared(body: tuple[K.Statement, ...], now: _Segment) -> None:
                 now.read |= before[1]
             case K.Barrier("begun"):
                 now.begun = True
+            case K.Barrier("cluster" | "gather") if now.arrives and not now.begun:
+                raise IRError("the blocks of a cluster arrive again before they have waited for all to begin")
             case K.Barrier(scope):
                 now.written &= now.crossing if scope == "block" else frozenset()
                 now.read &= now.crossing if scope == "block" else frozenset()

@@ -33,13 +33,16 @@ def place_barriers(state: State) -> State:
 
 
 def _begun(body: tuple[K.Statement, ...]) -> tuple[K.Statement, ...]:
-    """The body with a wait for the other blocks in front of the first store that reaches them."""
-    first = next(k for k, s in enumerate(body) if any(_reaches(inner) for inner in K.walk((s,))))
+    """The body with a wait for the other blocks in front of the first store that reaches them, or barrier of all.
+
+    They have arrived where they begin, and may not arrive again before they have waited.
+    """
+    first = next(k for k, s in enumerate(body) if any(_meets(inner) for inner in K.walk((s,))))
     return (*body[:first], K.Barrier("begun"), *body[first:])
 
 
-def _reaches(s: K.Statement) -> bool:
-    return isinstance(s, K.StoreShared) and s.to != "own"
+def _meets(s: K.Statement) -> bool:
+    return (isinstance(s, K.StoreShared) and s.to != "own") or s == K.Barrier("cluster")
 
 
 def _either(a: Touched, b: Touched) -> Touched:
@@ -65,6 +68,10 @@ class _Placer:
                 return buffer, False
         return None
 
+    def after_block(self, touched: Touched) -> Touched:
+        """What a barrier of the block leaves."""
+        return touched[0] & self.wide, touched[1] & self.wide
+
     def placed(self, body: tuple[K.Statement, ...], touched: Touched) -> tuple[tuple[K.Statement, ...], Touched]:
         """The body with its barriers, and what it touched since the last one."""
         out: list[K.Statement] = []
@@ -73,8 +80,14 @@ class _Placer:
                 inner, after = self.steps(s.body, touched)
                 alone, after_alone = self.steps(s.body, NOTHING)
                 if _barriers(alone) < _barriers(inner):
-                    out.append(K.Barrier("cluster" if self.wide else "block"))
-                    inner, after, touched = alone, after_alone, NOTHING
+                    ordered = self.after_block(touched)
+                    within, after_within = self.steps(s.body, ordered)
+                    if _barriers(within) == _barriers(alone):
+                        out.append(K.Barrier("block"))
+                        inner, after, touched = within, after_within, ordered
+                    else:
+                        out.append(K.Barrier("cluster"))
+                        inner, after, touched = alone, after_alone, NOTHING
                 out.append(replace(s, body=inner))
                 touched = _either(touched, after)
             elif isinstance(s, K.If):
@@ -87,9 +100,7 @@ class _Placer:
                     memory, reads = access
                     if memory in touched[1 if reads else 0]:
                         out.append(K.Barrier("cluster" if memory in self.wide else "block"))
-                        touched = (
-                            NOTHING if memory in self.wide else (touched[0] & self.wide, touched[1] & self.wide)
-                        )
+                        touched = NOTHING if memory in self.wide else self.after_block(touched)
                     own = frozenset({memory})
                     touched = _either(touched, (own, frozenset()) if reads else (frozenset(), own))
                 out.append(s)

@@ -238,6 +238,11 @@ def without_last_step(k: K.KernelProgram) -> K.KernelProgram:
     return everywhere(k, change)
 
 
+def meeting_first(k: K.KernelProgram) -> K.KernelProgram:
+    """All blocks of a cluster meet where they begin."""
+    return replace(k, body=(K.Barrier("cluster"), *k.body))
+
+
 @dataclass(frozen=True)
 class Fault:
     name: str
@@ -267,6 +272,7 @@ FAULTS = (
     Fault("a projection is off by one", "contraction", changed(K.StoreGlobal, index=lambda s: moved(s.index, 1))),
     Fault("no barrier of the cluster", WIDE, changed(K.Barrier, scope="block")),
     Fault("a block is not waited for", WIDE, without_scope("begun")),
+    Fault("a block arrives again before it waits", WIDE, meeting_first),
     Fault("results stay in their block", WIDE, changed(K.StoreShared, to="own")),
     Fault("nobody waits for what is gathered", GATHERED, without_scope("gather")),
     Fault("what is gathered stays in its block", GATHERED, changed(K.StoreShared, to="own")),
