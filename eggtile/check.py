@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from eggtile.conditioning import LUCK, Sways, beyond, hidden
+from eggtile.conditioning import FACTOR, Sways, explained, hidden
 from eggtile.pipeline import Compiled, Options, RequestError, compile_program
 from eggtile.planning import plan_of
 from eggtile.reference import (
@@ -27,7 +27,8 @@ from ir import term as T
 from ir.node import postorder
 from ir.tile import Statement, Stream, TilePart
 
-EAGER_FACTOR = 2.0
+ILL = 64.0
+"""Times the least error that is allowed: where eager's is larger, it is held to be that of a few elements."""
 ORDERS = ("forward", "random")
 
 
@@ -83,7 +84,7 @@ def judge(
     Mary, 2019), in roundoffs of what they are taken in: of few results eager's may be near by luck. Strides are eager's,
     or those of `traced`, which is asked only where they are not. A larger error of an element is right too where the
     program's own roundings change this element by as much (`swayed`, asked where it is needed), and a small one is wrong
-    where the element is lost in it.
+    where the element is lost in it. So eager's error in an ill-conditioned row allows none in the others.
     """
     if not len(got) == len(eager) == len(exact):
         return Verdict(on, math.inf, math.inf, False, f"{len(got)} outputs where eager gives {len(eager)}", notes)
@@ -96,21 +97,27 @@ def judge(
         error, eager_error = relative_error(y, y64), relative_error(e, y64)
         if not math.isfinite(eager_error) and y.shape == e.shape:
             error, eager_error = either(y, e, y64)
-        added = math.sqrt(longest.passed(y.dtype) if longest else 0) * min(
-            unit_roundoff(y.dtype), unit_roundoff(torch.float32)
+        roundings = math.sqrt(longest.passed(y.dtype) if longest else 0)
+        floor = (
+            unit_roundoff(y.dtype) + roundings * min(unit_roundoff(y.dtype), unit_roundoff(torch.float32)) + slack
         )
-        allowed = EAGER_FACTOR * eager_error + unit_roundoff(y.dtype) + added + slack
-        if error > allowed:
-            factor = LUCK if y.dtype == torch.float64 else EAGER_FACTOR  # float64 itself errs as much as eager
+        allowed = partial(_allowed, floor=floor)
+        wrong, ill = error > allowed(eager_error), eager_error > ILL * floor
+        if wrong or (ill and swayed):
             why = f"output {k} has error {error:.3g}, eager {eager_error:.3g}"
-            if swayed and math.isfinite(error) and beyond(y, y64, factor * swayed(k)) <= allowed:
-                notes += (f"{why}; no more than half a last place of the inputs and of each result moves it",)
-            else:
+            alike = y.shape == e.shape == y64.shape and (math.isfinite(error) or not y.dtype.is_floating_point)
+            if not (swayed and alike and explained(y, e, y64, swayed(k, y.dtype).to(y.device), allowed)):
                 reason = reason or why
-        elif swayed and (lost := hidden(y, e, y64, partial(swayed, k, coarse=True))):
-            reason = reason or f"output {k} is {lost}"
+            elif wrong:
+                notes += (f"{why}; no more than half a last place of the inputs and of each result moves it",)
+        if not reason and swayed and (lost := hidden(y, e, y64, partial(swayed, k, y.dtype, coarse=True))):
+            reason = f"output {k} is {lost}"
         worst, worst_eager = max(worst, error), max(worst_eager, eager_error)
     return Verdict(on, worst, worst_eager, not reason, reason, notes)
+
+
+def _allowed(eager_error: float, floor: float) -> float:
+    return FACTOR * (eager_error if math.isfinite(eager_error) else 0.0) + floor
 
 
 def _steps(t: torch.Tensor) -> list[int]:

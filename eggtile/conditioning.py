@@ -15,7 +15,9 @@ import torch
 from eggtile.reference import relative_error, run_in_float64, unit_roundoff, widened
 from eggtile.runtime import flat_memory
 
-TRIALS = 3
+FACTOR = 2.0
+"""By how much an error may be above eager's, or above that of a rounding."""
+TRIALS = 6
 """Random roundings of the program that are tried."""
 LEFT = 1 / 8
 """Share of an element by which it may err where larger ones hide it."""
@@ -23,13 +25,16 @@ LUCK = 16.0
 """By how much errors may be above the ones that are seen of so few trials."""
 NOISE = 2.0**-44
 """What float64 itself may err by, relative to the largest element."""
+FINE = 8.0
+"""Half places of a number of type f64 by which it moves: one alone is lost in the arithmetic of the trial."""
 
 
 class Sways:
-    """How far each element of each output in float64 moves by the program's roundings, up or down at random.
+    """How far each element of each output in float64 moves by the program's roundings, taken at random.
 
-    Inputs and parameters change by half of their last place, and so does what a call computes where it is no number of
-    the `narrow` type. 0 for what is not of a floating type, or not finite. Found when first asked for.
+    Inputs and parameters move by up to half a place of a type, and so does what a call computes where it is no number of
+    that type. The results that are no floats move by what calls compute alone. Found when first asked for; 0 where it is
+    not finite.
     """
 
     def __init__(
@@ -38,45 +43,48 @@ class Sways:
         self.fn, self.inputs, self.exact = fn, inputs, exact
         held = [*fn.parameters(), *fn.buffers()] if isinstance(fn, torch.nn.Module) else []
         self.types = {t.dtype for t in (*inputs, *held) if t.dtype.is_floating_point}
-        self.found: dict[torch.dtype, list[torch.Tensor]] = {}
+        self.found: dict[tuple[torch.dtype, bool], list[torch.Tensor]] = {}
 
-    def __call__(self, output: int, coarse: bool = False) -> torch.Tensor:
-        """Of the output with this number (mutated inputs come after the outputs).
+    def __call__(self, output: int, of: torch.dtype, coarse: bool = False) -> torch.Tensor:
+        """Of the output with this number and type (mutated inputs come after the outputs).
 
-        A call computes in f64 where a tensor of the program is of that type, else in f32; coarsely, in the type of
-        fewest digits that the program has.
+        The type that is rounded to is f64 where the output or a tensor of the program is of it, else f32; coarsely, that
+        of fewest digits which the program has. Without floats it is coarse.
         """
-        finest = torch.float64 if torch.float64 in self.types else torch.float32
+        finest = torch.float64 if torch.float64 in {of, *self.types} else torch.float32
+        coarse |= not of.is_floating_point
         narrow = max(self.types, key=unit_roundoff, default=finest) if coarse else finest
-        if narrow not in self.found:
-            self.found[narrow] = self._tried(narrow)
-        return self.found[narrow][output]
+        asked = narrow, of.is_floating_point
+        if asked not in self.found:
+            self.found[asked] = self._tried(*asked)
+        return self.found[asked][output]
 
-    def _tried(self, narrow: torch.dtype) -> list[torch.Tensor]:
+    def _tried(self, narrow: torch.dtype, given: bool) -> list[torch.Tensor]:
         found = [torch.zeros(y.shape, dtype=torch.float64, device=y.device) for y in self.exact]
         for seed in range(TRIALS):
             random = torch.Generator().manual_seed(seed)
-            given = partial(roundings_away, random=random)
-            ys = run_in_float64(self.fn, self.inputs, given, partial(rounded_away, narrow=narrow, random=random))
+            moved = partial(roundings_away, narrow=narrow, random=random) if given else widened
+            ys = run_in_float64(self.fn, self.inputs, moved, partial(rounded_away, narrow=narrow, random=random))
             for most, y, y64 in zip(found, ys, self.exact, strict=True):
-                if y.dtype.is_floating_point and y.shape == most.shape:
-                    torch.maximum(most, (y - y64).abs().nan_to_num(0.0, 0.0, 0.0), out=most)
+                if y.shape == most.shape:
+                    off = (y.double() - y64.double()).abs()
+                    torch.maximum(most, off.nan_to_num(0.0, 0.0, 0.0), out=most)
         return found
 
 
-def roundings_away(t: torch.Tensor, random: torch.Generator) -> torch.Tensor:
-    """The tensor in float64, each element of a floating type half of its last place away (a whole one in f64)."""
+def roundings_away(t: torch.Tensor, narrow: torch.dtype, random: torch.Generator) -> torch.Tensor:
+    """The tensor in float64, each element of a floating type up to half a place of a type away."""
     wide = widened(t)
     if t.dtype.is_floating_point:
         memory = flat_memory(wide)
-        memory.copy_(_away(memory, t.dtype, random))
+        memory.copy_(_away(memory, narrow, random))
     return wide
 
 
 def rounded_away(t: torch.Tensor, narrow: torch.dtype, random: torch.Generator) -> torch.Tensor:
-    """A tensor in float64 with each element that is no number of a type half of its last place away.
+    """A tensor in float64 with each element that is no number of a type up to half a place of it away.
 
-    Numbers of type f64 are not told from rounded ones: all but whole ones change, by their last place.
+    Numbers of type f64 are not told from rounded ones: all but whole ones move.
     """
     if t.dtype != torch.float64:
         return t
@@ -85,10 +93,22 @@ def rounded_away(t: torch.Tensor, narrow: torch.dtype, random: torch.Generator) 
 
 
 def _away(t: torch.Tensor, narrow: torch.dtype, random: torch.Generator) -> torch.Tensor:
-    sides = torch.randint(0, 2, t.shape, generator=random).to(t) * 2 - 1
-    if narrow == torch.float64:
-        return torch.nextafter(t, sides * torch.inf)
-    return t * (1 + unit_roundoff(narrow) * sides)
+    places = FINE if narrow == torch.float64 else 1.0
+    share = torch.rand(t.shape, generator=random, dtype=torch.float64).to(t.device) * 2 - 1
+    return t * (1 + places * unit_roundoff(narrow) * share)
+
+
+def explained(
+    y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor, sway: torch.Tensor, allowed: Callable[[float], float]
+) -> bool:
+    """Whether each element errs by no more than its own roundings, eager's error of it, and what is allowed of all.
+
+    What is allowed follows from what eager errs by beyond the roundings.
+    """
+    if not y.dtype.is_floating_point:
+        return bool(((y == e) | ((y.double() - y64.double()).abs() <= sway)).all())
+    off = (e.double() - y64).abs().nan_to_num(0.0, 0.0, 0.0)
+    return beyond(y, y64, FACTOR * (sway + off)) <= allowed(beyond(e, y64, LUCK * sway))
 
 
 def beyond(y: torch.Tensor, y64: torch.Tensor, room: torch.Tensor) -> float:

@@ -74,7 +74,7 @@ def test_an_error_is_right_where_roundings_of_the_inputs_move_the_output_as_far(
         off = exact.float()
         off[row] *= factor
         assert not judge("cpu", [off], [eager], [exact], swayed=swayed).ok
-    assert Sways(variance, [near], [near.double().var(-1), near.double()])(0).max() < 1e-6
+    assert Sways(variance, [near], [near.double().var(-1), near.double()])(0, torch.float32).max() < 1e-6
 
 
 def test_either_is_right_where_eager_overflows_and_float64_does_not() -> None:
@@ -140,3 +140,57 @@ def test_a_sum_is_held_to_the_order_in_which_its_kernel_takes_it(line: str | Non
     off = [(exact * (1 + 20 * ROUNDOFF)).float()]
     verdict = judge("cpu", off, [exact.float()], [exact], longest=longest_folds(compiled))
     assert verdict.ok == (line is not None), verdict
+
+
+def test_an_overflow_that_rounds_to_the_largest_number_excuses_nothing() -> None:
+    exact = torch.tensor([65510.0, 65530.0, 1.0], dtype=torch.float64)
+    eager = exact.half()
+    assert eager.tolist() == [65504.0, math.inf, 1.0]
+    assert judge("cpu", [eager], [eager], [exact]).ok
+    for place, value in ((2, 100.0), (2, torch.nan), (0, torch.nan), (1, 65504.0)):
+        got = eager.clone()
+        got[place] = value
+        assert not judge("cpu", [got], [eager], [exact]).ok, (place, value)
+
+
+def test_inputs_of_few_digits_excuse_no_arithmetic_in_their_type() -> None:
+    def squares(x: torch.Tensor) -> torch.Tensor:
+        return (x.float() * x.float()).sum(-1)
+
+    torch.manual_seed(0)
+    for x, fn in ((torch.rand(4, 65).bfloat16(), squares), (torch.rand(4, 65), lambda x: x.double().sum(-1))):
+        eager, exact = run_eager(fn, [x]), run_in_float64(fn, [x])
+        unit = torch.finfo(x.dtype).eps
+        for places, ok in ((0.0, True), (0.3, False)):
+            got = [eager[0] * (1 + places * unit), eager[1]]
+            assert judge("cpu", got, eager, exact, swayed=Sways(fn, [x], exact)).ok == ok
+
+
+def test_what_eager_loses_in_one_row_is_lost_in_no_other() -> None:
+    def shifted(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x + bias, -1)
+
+    torch.manual_seed(0)
+    x, bias = torch.randn(4, 65), torch.zeros(4, 1)
+    bias[2] = -1e9
+    eager, exact = run_eager(shifted, [x, bias]), run_in_float64(shifted, [x, bias])
+    swayed = Sways(shifted, [x, bias], exact)
+    assert check_on_cpu(shifted, [x, bias]).ok
+    for row, ok in ((2, True), (1, False)):
+        got = [y.clone() for y in eager]
+        got[0][row] *= 1.1
+        assert judge("cpu", got, eager, exact, swayed=swayed).ok == ok
+
+
+def test_what_is_equal_but_for_roundings_may_be_told_apart() -> None:
+    def few(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x - x.mean(0), (x >= x.mean(0)).sum(0), x >= x.mean(0)
+
+    same = torch.full((2000, 3), 0.3)
+    assert check_on_cpu(few, [same]).ok
+    x = torch.arange(12.0).reshape(4, 3)
+    eager, exact = run_eager(few, [x]), run_in_float64(few, [x])
+    for output in (1, 2):
+        got = [y.clone() for y in eager]
+        got[output][0] = ~got[output][0] if output == 2 else got[output][0] + 1
+        assert not judge("cpu", got, eager, exact, swayed=Sways(few, [x], exact)).ok
