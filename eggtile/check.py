@@ -97,7 +97,7 @@ def judge(
         error, eager_error = relative_error(y, y64), relative_error(e, y64)
         if not math.isfinite(eager_error) and y.shape == e.shape:
             error, eager_error = either(y, e, y64)
-        roundings = math.sqrt(longest.passed(y.dtype) if longest else 0)
+        roundings = math.sqrt(longest.passed(y.dtype)) if longest else 0.0
         floor = (
             unit_roundoff(y.dtype) + roundings * min(unit_roundoff(y.dtype), unit_roundoff(torch.float32)) + slack
         )
@@ -106,10 +106,14 @@ def judge(
         if wrong or (ill and swayed):
             why = f"output {k} has error {error:.3g}, eager {eager_error:.3g}"
             alike = y.shape == e.shape == y64.shape and (math.isfinite(error) or not y.dtype.is_floating_point)
-            if not (swayed and alike and explained(y, e, y64, swayed(k, y.dtype).to(y.device), allowed)):
+            if not (
+                swayed
+                and alike
+                and explained(y, e, y64, max(1.0, roundings) * swayed(k, y.dtype).to(y.device), allowed)
+            ):
                 reason = reason or why
             elif wrong:
-                notes += (f"{why}; no more than half a last place of the inputs and of each result moves it",)
+                notes += (f"{why}; no more than the roundings of the program move it",)
         if not reason and swayed and (lost := hidden(y, e, y64, partial(swayed, k, y.dtype, coarse=True))):
             reason = f"output {k} is {lost}"
         worst, worst_eager = max(worst, error), max(worst_eager, eager_error)

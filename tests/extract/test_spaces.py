@@ -5,11 +5,14 @@ import time
 
 import pytest
 
+from codegen.lower import lower_tile
 from extract import spaces
 from extract.points import point
 from extract.roles import listed_tiles
 from extract.spaces import Rules, default_schedule, fallback_schedule, space
+from extract.stages import stages
 from extract.subject import Subject
+from extract.tiling import tile_program
 from ir import term as T
 from ir.machine import A100, H200
 from ir.node import IRError
@@ -373,3 +376,14 @@ def test_splits_that_are_not_thought_of_would_not_be_chosen(m, n, dtype, monkeyp
     monkeypatch.setattr(spaces, "WORTH_A_LAUNCH", -math.inf)
     every = listed(c)
     assert found.lines[0] == every.lines[0] and found.us[0] == every.us[0]
+
+
+@pytest.mark.parametrize("c", [rows(2, 2**31 + 64, "f16"), columns(2**31 + 7, 3)], ids=["row", "columns"])
+def test_a_sweep_that_no_loop_counts_is_split_or_refused(c):
+    found = listed(c)
+    for line in found.lines:
+        assert found.check(line) == line
+        for stage in stages(c.kernel, c.form.buffers, c.form.axes, line, H200):
+            lower_tile(tile_program(stage.kernel, stage.buffers, stage.axes, stage.schedule, False), H200)
+    with pytest.raises(IRError, match="more positions than a loop counts"):
+        found.check("WORK=points128")
