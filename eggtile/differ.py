@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from eggtile.abridged import short_text
+from eggtile.dump_file import node_of, terms
 from egraph.dump import node_term
-from egraph.graph import ENode
 from ir.term import Term
 
 Data = Mapping[str, Any]
@@ -29,21 +29,6 @@ def differences(a: Data, b: Data) -> dict[str, Sides]:
 
 def _less(x: Told, y: Told) -> list[str]:
     return [text() for key, text in x.items() if key not in y]
-
-
-def node_of(row: list[Any]) -> ENode:
-    """A node of a dump."""
-    op, payload, kids = row
-    return ENode(op, tuple(payload), tuple(kids))
-
-
-def terms(region: Data) -> dict[int, Term]:
-    """The smallest term of each class of a dumped graph: a node over classes with smaller ones."""
-    found: dict[int, Term] = {}
-    for name, c in region["classes"].items():
-        n = next(n for n in map(node_of, c["nodes"]) if all(k < int(name) for k in n.children))
-        found[int(name)] = node_term(n, [found[k] for k in n.children])
-    return found
 
 
 def shown(t: Term) -> str:

@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from eggtile.pipeline import RequestError
+from egraph.dump import describe, node_term
+from egraph.graph import ENode
 from egraph.replay import MAKERS
+from ir.node import IRError
+from ir.term import Term
 
 
 @dataclass(frozen=True)
@@ -82,4 +86,26 @@ def broken(region: Mapping[str, Any]) -> str | None:
             return f"class {name} has a node over a class that is not there"
         if not any(all(int(k) < int(name) for k in own) for own in kids) or len(c["origins"]) != len(kids):
             return f"class {name} has no node over smaller classes"
+    try:
+        smallest = terms(region)
+        for c in region["classes"].values():
+            for n in map(node_of, c["nodes"]):
+                hash((n, describe(n), node_term(n, [smallest[k] for k in n.children]).digest))
+    except (ArithmeticError, AttributeError, IRError, LookupError, RecursionError, TypeError, ValueError):
+        return "a node of its classes is no term"
     return None
+
+
+def node_of(row: list[Any]) -> ENode:
+    """A node of a dump."""
+    op, payload, kids = row
+    return ENode(op, tuple(payload), tuple(kids))
+
+
+def terms(region: Mapping[str, Any]) -> dict[int, Term]:
+    """The smallest term of each class of a dumped graph: a node over classes with smaller ones."""
+    found: dict[int, Term] = {}
+    for name, c in region["classes"].items():
+        n = next(n for n in map(node_of, c["nodes"]) if all(k < int(name) for k in n.children))
+        found[int(name)] = node_term(n, [found[k] for k in n.children])
+    return found

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from eggtile.differ import node_of
+from eggtile.dump_file import node_of
 from eggtile.echo import around, cut, echoed
 from eggtile.pipeline import RequestError
 from egraph.dump import describe

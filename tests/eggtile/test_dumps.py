@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from eggtile.differ import differences
+from eggtile.dump_file import broken
 from eggtile.explore import reads
 from eggtile.explorer import page
 from eggtile.graph_dump import to_object, written
@@ -204,6 +205,15 @@ def test_a_dump_with_a_hole_is_refused_with_its_place(dumps: dict[str, Path], tm
     for command in (("query", str(tmp_path / "d.json"), "classes"), ("diff", *[str(tmp_path / "d.json")] * 2)):
         outcome = called(*command)
         assert outcome.exit_code == 2 and said in outcome.stderr and outcome.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "node", [["Index", [], []], ["Index", [["a"]], []], ["Const", ["f32"], []], ["Const", [True, 0], []]]
+)
+def test_a_dump_with_a_node_that_is_no_term_is_refused(dumps: dict[str, Path], node: list[Any]) -> None:
+    (region, *_) = json.loads(dumps["default"].read_text())["regions"]
+    assert broken(region) is None
+    assert broken({**region, "classes": {**region["classes"], "0": {"nodes": [node], "origins": [""]}}})
 
 
 def test_a_loop_that_others_use_is_one_loop_that_reads() -> None:
