@@ -46,6 +46,11 @@ FEW = tuple({"B": 2, "M": n, "S": n, "H": 8} for n in (24, 96, 1056))
 """Reduced dimensions, fewest first; the first under which the lines of the full size are legal are taken."""
 
 
+def _centred(x: torch.Tensor) -> torch.Tensor:
+    """The matrix less the means of its rows and columns."""
+    return x - x.mean(0, keepdim=True) - x.mean(1, keepdim=True) + x.mean()
+
+
 STAGES = ("async/d3", "bulk/d3", "shared", "shared+async/d3", "shared+bulk")
 PINNED: Mapping[str, tuple[Function, tuple[int, int], str]] = {
     **{
@@ -59,6 +64,7 @@ PINNED: Mapping[str, tuple[Function, tuple[int, int], str]] = {
     "warps with pieces": (
         partial(torch.logsumexp, dim=-1), (3, 8024), "bf16 WORK=t128+c8 TILE=x1:256/v8,x1p:32 REDUCE=lanes+split32"
     ),
+    "blocks that meet behind loops": (_centred, (500, 600), "fp32 WORK=t512+c8 TILE=x0:256,x1:600/v4"),
 }  # fmt: skip
 """Programs, sizes, dtypes and lines that the cases do not take, by name."""
 
