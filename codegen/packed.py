@@ -55,14 +55,14 @@ def least_blocks(kernel: KernelProgram, found: dict[int, Renewal]) -> int:
     """Blocks that a multiprocessor should have registers for; 0 leaves it to the compiler.
 
     For long packed rows as many as there are registers for, if no more than these live across barriers. For loops that
-    load no more than keep memory busy: the compiler would make room for more and have fewer loads in flight at a time;
-    and no more than leave each thread registers for the arrays that such a loop uses.
+    load no more than keep memory busy: the compiler would make room for more and have fewer loads in flight at a time.
+    Where the arrays that such a loop uses fill the registers of a thread, half as many do, each with twice the loads.
     """
     if not found:
         loops = [s for s in walk(kernel.body) if isinstance(s, For) and not s.unroll]
         loading = [s for s in loops if any(isinstance(k, LoadGlobal) for k in walk(s.body))]
         registers = max((_words(s, kernel) for s in loading), default=0) + KEPT_REGISTERS
-        most = min(LOOPING_THREADS, resident_warps(REGISTERS, registers) * LANES)
+        most = LOOPING_THREADS // (1 if registers <= REGISTERS // LOOPING_THREADS else 2)
         return max(1, most // kernel.block_threads) if loading else 0
     registers = -(-(max(r.registers for r in found.values()) + KEPT_REGISTERS) // 8) * 8
     return max(1, resident_warps(REGISTERS, registers) * LANES // kernel.block_threads)
