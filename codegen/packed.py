@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ir import term as T
 from ir.dtype import DTYPES
-from ir.kernel import Array, Barrier, For, KernelProgram, Let, LoadGlobal, Pairwise, Statement, terms, walk
+from ir.kernel import Array, Assign, Barrier, For, KernelProgram, Let, LoadGlobal, Pairwise, Statement, terms, walk
 from ir.machine import LANES, resident_warps
 from ir.node import postorder
 from ir.term import Term, Var
@@ -56,23 +56,24 @@ def least_blocks(kernel: KernelProgram, found: dict[int, Renewal]) -> int:
 
     For long packed rows as many as there are registers for, if no more than these live across barriers. For loops that
     load no more than keep memory busy: the compiler would make room for more and have fewer loads in flight at a time.
-    Where the arrays that such a loop uses fill the registers of a thread, half as many do, each with twice the loads.
+    Where what such a loop carries fills the registers of a thread, half as many do.
     """
     if not found:
         loops = [s for s in walk(kernel.body) if isinstance(s, For) and not s.unroll]
         loading = [s for s in loops if any(isinstance(k, LoadGlobal) for k in walk(s.body))]
-        registers = max((_words(s, kernel) for s in loading), default=0) + KEPT_REGISTERS
+        carried = max((_carried(s, kernel) for s in loading), default=0)
+        registers = carried + carried // 2 + KEPT_REGISTERS  # with what a step brings for half of them at a time
         most = LOOPING_THREADS // (1 if registers <= REGISTERS // LOOPING_THREADS else 2)
         return max(1, most // kernel.block_threads) if loading else 0
     registers = -(-(max(r.registers for r in found.values()) + KEPT_REGISTERS) // 8) * 8
     return max(1, resident_warps(REGISTERS, registers) * LANES // kernel.block_threads)
 
 
-def _words(loop: For, kernel: KernelProgram) -> int:
-    """Registers that the arrays of a thread take which a loop uses."""
-    used = {t.buffer for s in walk(loop.body) for x in terms(s) for t in postorder(x) if isinstance(t, T.Load)}
-    used |= {s.array for s in walk(loop.body) if isinstance(s, LoadGlobal)}
-    arrays = [s for s in walk(kernel.body) if isinstance(s, Array) and s.name in used]
+def _carried(loop: For, kernel: KernelProgram) -> int:
+    """Registers that the arrays of a thread take which a loop carries from step to step."""
+    inside = {s.name for s in walk(loop.body) if isinstance(s, Array)}
+    kept = {s.array for s in walk(loop.body) if isinstance(s, Assign)} - inside
+    arrays = [s for s in walk(kernel.body) if isinstance(s, Array) and s.name in kept]
     return sum(-(-a.size * DTYPES[a.dtype].bytes // 4) for a in arrays)
 
 
