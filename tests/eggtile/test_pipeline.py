@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from bench.cases import CASES, Case
+from codegen.compile import compile_text
 from eggtile.api import optimize
 from eggtile.check import check_on_cpu
 from eggtile.pipeline import Options, compile_program
@@ -124,3 +126,18 @@ def test_an_optimised_function_is_called_like_the_program_and_respecialises() ->
         assert torch.equal(out["sum"], x + y)
         assert torch.equal(out["product"], x * y)
     assert optimized.report()["forms"]
+
+
+@pytest.mark.parametrize(
+    ("fn", "shape"),
+    [(lambda x: (x.std(), x.mean(), x.amax(), x.argmax()), (2000003,)), (lambda x: x / x.norm(dim=0), (4000, 515))],
+)
+def test_what_a_loop_carries_stays_in_registers(fn: Callable[..., object], shape: tuple[int, ...]) -> None:
+    compiled = compile_program(fn, [torch.empty(shape, device="meta")])
+    assert all(compile_text(launch.text, "sm_90a").spill_bytes == 0 for launch in compiled.launches)
+
+
+def test_what_a_loop_only_loads_leaves_memory_as_many_threads_as_it_needs() -> None:
+    compiled = compile_program(lambda x: x.sum(0), [torch.empty(20000, 1536, device="meta")])
+    (launch,) = compiled.launches
+    assert f"__launch_bounds__({launch.kernel.block_threads}, {1024 // launch.kernel.block_threads})" in launch.text
