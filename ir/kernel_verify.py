@@ -352,8 +352,8 @@ def _check_shared(body: tuple[K.Statement, ...], now: _Segment) -> None:
             case K.Barrier("cluster" | "gather") if now.arrives and not now.begun:
                 raise IRError("the blocks of a cluster arrive again before they have waited for all to begin")
             case K.Barrier(scope):
-                now.written &= now.crossing if scope == "block" else frozenset()
-                now.read &= now.crossing if scope == "block" else frozenset()
+                left = now.crossing if scope == "block" else frozenset()
+                now.written, now.read = now.written & left, now.read & left
             case K.LoadShared(_, _, shared, slot=None):
                 if shared not in now.ever:
                     raise IRError(f"{shared} is read before it is written")
