@@ -336,15 +336,10 @@ class _Segment:
 def _check_shared(body: tuple[K.Statement, ...], now: _Segment) -> None:
     for s in body:
         match s:
-            case K.For(_, _, _, _, _, inner):
+            case K.For() | K.If():
                 before = set(now.written), set(now.read)
-                _check_shared(inner, now)
-                _check_shared(inner, now)  # a step meets the accesses of the step before it
-                now.written |= before[0]
-                now.read |= before[1]
-            case K.If(_, inner):
-                before = set(now.written), set(now.read)
-                _check_shared(inner, now)
+                for _ in range(2 if isinstance(s, K.For) else 1):  # a step meets the accesses of the step before it
+                    _check_shared(s.body, now)
                 now.written |= before[0]
                 now.read |= before[1]
             case K.Barrier("begun"):
@@ -352,8 +347,8 @@ def _check_shared(body: tuple[K.Statement, ...], now: _Segment) -> None:
             case K.Barrier("cluster" | "gather") if now.arrives and not now.begun:
                 raise IRError("the blocks of a cluster arrive again before they have waited for all to begin")
             case K.Barrier(scope):
-                left = now.crossing if scope == "block" else frozenset()
-                now.written, now.read = now.written & left, now.read & left
+                now.written &= now.crossing if scope == "block" else frozenset()
+                now.read &= now.crossing if scope == "block" else frozenset()
             case K.LoadShared(_, _, shared, slot=None):
                 if shared not in now.ever:
                     raise IRError(f"{shared} is read before it is written")
