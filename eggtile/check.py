@@ -114,7 +114,7 @@ def judge(
                 reason = reason or why
             elif wrong:
                 notes += (f"{why}; no more than the roundings of the program move it",)
-        if not reason and swayed and (lost := hidden(y, e, y64, partial(swayed, k, y.dtype, coarse=True))):
+        if not reason and swayed and (lost := hidden(y, e, y64, swayed, k)):
             reason = f"output {k} is {lost}"
         worst, worst_eager = max(worst, error), max(worst_eager, eager_error)
     return Verdict(on, worst, worst_eager, not reason, reason, notes)

@@ -26,7 +26,7 @@ LEFT = 1 / 8
 LUCK = 16.0
 """By how much errors may be above the ones that are seen of so few trials."""
 NOISE = 2.0**-44
-"""What float64 itself may err by, relative to the largest element."""
+"""What float64 itself may err by, relative to the largest number among the inputs and of the output."""
 FINE = 8.0
 """Half places of a number of type f64 by which it moves: one alone is lost in the arithmetic of the trial."""
 
@@ -46,6 +46,7 @@ class Sways:
         held = [*fn.parameters(), *fn.buffers()] if isinstance(fn, torch.nn.Module) else []
         self.types = {t.dtype for t in (*inputs, *held) if t.dtype.is_floating_point}
         self.found: dict[tuple[torch.dtype, bool], list[torch.Tensor]] = {}
+        self.largest = max((largest(t) for t in (*inputs, *held)), default=0.0)
 
     def __call__(self, output: int, of: torch.dtype, coarse: bool = False) -> torch.Tensor:
         """Of the output with this number and type (mutated inputs come after the outputs).
@@ -120,10 +121,17 @@ def beyond(y: torch.Tensor, y64: torch.Tensor, room: torch.Tensor) -> float:
     return relative_error(y, torch.where(torch.isfinite(near), near, y64))
 
 
-def hidden(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor, moved: Callable[[], torch.Tensor]) -> str:
+def largest(t: torch.Tensor) -> float:
+    """The largest finite magnitude of a tensor of a floating type; 0 of another."""
+    return (
+        float(t.double().abs().nan_to_num(0.0, 0.0, 0.0).max()) if t.dtype.is_floating_point and t.numel() else 0.0
+    )
+
+
+def hidden(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor, swayed: Sways, output: int) -> str:
     """Where an element is wrong as a whole, though its error is small beside the largest element; "" if none is.
 
-    It has lost most of its digits, eager's has not, and no rounding explains it (`moved`, asked where it is needed).
+    It has lost most of its digits, eager's has not, and no rounding explains it.
     """
     if not y.dtype.is_floating_point or not y.numel():
         return ""
@@ -131,11 +139,11 @@ def hidden(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor, moved: Callable[
     range_of = torch.finfo(torch.float64 if y.dtype == torch.float64 else torch.float32)
     subnormal = torch.finfo(y.dtype).smallest_normal * torch.finfo(y.dtype).eps
     least = max(range_of.smallest_normal, 8 * subnormal)  # below it numbers lose digits
-    least = max(least, NOISE * float(y64.abs().nan_to_num(0.0, 0.0, 0.0).max()))
+    least = max(least, NOISE * max(largest(y64), swayed.largest))
     lost = torch.isfinite(error) & (error > least + LEFT * y64.abs() + LUCK * off)
     if not lost.any():
         return ""
-    lost &= error > least + LUCK * moved().to(y.device)
+    lost &= error > least + LUCK * swayed(output, y.dtype, coarse=True).to(y.device)
     if not lost.any():
         return ""
     place = tuple(map(int, lost.nonzero()[0]))

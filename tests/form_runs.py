@@ -191,9 +191,7 @@ class Forms:
 
         def lost(got: Tensors, eager: Tensors, right: Tensors) -> str:
             each = enumerate(zip(got, eager, right, strict=True))
-            return next(
-                filter(None, (hidden(*ys, partial(swayed, k, ys[0].dtype, coarse=True)) for k, ys in each)), ""
-            )
+            return next(filter(None, (hidden(*ys, swayed, k) for k, ys in each)), "")
 
         wide, narrow = self.run(written, inputs, True), self.run(written, inputs, False)
         why = judged(narrow, eager, right) or errors(wide, right, max(ROUGH, 2 * worst(eager, right)))

@@ -194,3 +194,11 @@ def test_what_is_equal_but_for_roundings_may_be_told_apart() -> None:
         got = [y.clone() for y in eager]
         got[output][0] = ~got[output][0] if output == 2 else got[output][0] + 1
         assert not judge("cpu", got, eager, exact, swayed=Sways(few, [x], exact)).ok
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_digits_that_float64_lacks_too_are_no_error(dtype: torch.dtype) -> None:
+    for least, most in ((-20, -9), (-9, -5)):
+        x = torch.linspace(least, most, 64).to(dtype)
+        verdict = check_on_cpu(lambda x: torch.nn.functional.gelu(x, approximate="tanh"), [x])
+        assert verdict.ok, verdict
