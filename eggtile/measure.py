@@ -65,7 +65,8 @@ def build_and_gate(
     """
     torch.compiler.reset()
     with running():
-        expected = [(x, run_eager(fn, x), run_in_float64(fn, x)) for x in sets]
+        wanted = [(x, run_eager(fn, x), run_in_float64(fn, x)) for x in sets]
+        expected = [(x, eager, exact, Sways(fn, x, exact)) for x, eager, exact in wanted]
     calls: dict[str, Function] = {}
     found: dict[str, Row] = {}
     for name, build in contenders.items():
@@ -77,8 +78,8 @@ def build_and_gate(
             found[name] = {"first_call_s": time.perf_counter() - start}
             with running():
                 verdicts = [
-                    judge("cuda", run_on_copies(call, x), eager, exact, swayed=Sways(fn, x, exact))
-                    for x, eager, exact in expected
+                    judge("cuda", run_on_copies(call, x), eager, exact, swayed=swayed)
+                    for x, eager, exact, swayed in expected
                 ]
         except RequestError:
             raise
