@@ -7,7 +7,7 @@ Numerical Algorithms, 2002, 1.5). They are tried at random, as Monte Carlo arith
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -43,10 +43,14 @@ class Sways:
         self, fn: Callable[..., Any], inputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]
     ) -> None:
         self.fn, self.inputs, self.exact = fn, inputs, exact
-        held = [*fn.parameters(), *fn.buffers()] if isinstance(fn, torch.nn.Module) else []
-        self.types = {t.dtype for t in (*inputs, *held) if t.dtype.is_floating_point}
+        self.held = [*fn.parameters(), *fn.buffers()] if isinstance(fn, torch.nn.Module) else []
+        self.types = {t.dtype for t in (*inputs, *self.held) if t.dtype.is_floating_point}
         self.found: dict[tuple[torch.dtype, bool], list[torch.Tensor]] = {}
-        self.largest = max((largest(t) for t in (*inputs, *held)), default=0.0)
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest finite magnitude among inputs and parameters."""
+        return max((largest(t) for t in (*self.inputs, *self.held)), default=0.0)
 
     def __call__(self, output: int, of: torch.dtype, coarse: bool = False) -> torch.Tensor:
         """Of the output with this number and type (mutated inputs come after the outputs).
@@ -139,8 +143,12 @@ def hidden(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor, swayed: Sways, o
     range_of = torch.finfo(torch.float64 if y.dtype == torch.float64 else torch.float32)
     subnormal = torch.finfo(y.dtype).smallest_normal * torch.finfo(y.dtype).eps
     least = max(range_of.smallest_normal, 8 * subnormal)  # below it numbers lose digits
+    off = LEFT * y64.abs() + LUCK * off
+    lost = torch.isfinite(error) & (error > least + off)
+    if not lost.any():
+        return ""
     least = max(least, NOISE * max(largest(y64), swayed.largest))
-    lost = torch.isfinite(error) & (error > least + LEFT * y64.abs() + LUCK * off)
+    lost &= error > least + off
     if not lost.any():
         return ""
     lost &= error > least + LUCK * swayed(output, y.dtype, coarse=True).to(y.device)
