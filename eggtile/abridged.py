@@ -18,6 +18,11 @@ def short_text(t: Term, most: int = MOST_NODES) -> str:
     return show_term(t if depth is None else _cut(t, depth))
 
 
+def line_of(t: Term, most: int) -> str:
+    """The short text in one line."""
+    return "; ".join(short_text(t, most).splitlines())
+
+
 def depth_within(t: Term, most: int) -> int | None:
     """How deep a term may be written with at most so many nodes; None where that is all of it."""
     level, total, depth = Counter([t]), 1, 0

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from eggtile.abridged import short_text
+from eggtile.abridged import line_of
 from eggtile.dump_file import node_of, terms
+from eggtile.echo import cut
 from egraph.dump import node_term
 from ir.term import Term
 
@@ -33,8 +34,7 @@ def _less(x: Told, y: Told) -> list[str]:
 
 def shown(t: Term) -> str:
     """A term in one line, cut where it is long."""
-    text = "; ".join(short_text(t, LONGEST).splitlines())
-    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+    return cut(line_of(t, LONGEST), LONGEST)
 
 
 def _classes(data: Data) -> Told:

@@ -6,9 +6,9 @@ LONGEST = 60  # characters
 BESIDE = 15  # characters on either side of a place in a text
 
 
-def cut(text: str) -> str:
-    """The text, with dots for the end of a long one."""
-    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+def cut(text: str, most: int = LONGEST) -> str:
+    """The text, with dots for the end of one of more characters."""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def echoed(value: object) -> str:

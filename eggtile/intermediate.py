@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from eggtile.abridged import short_text
+from eggtile.abridged import line_of
 from egraph.prefixes import over
 from ir.loop import Form
 from ir.node import postorder
@@ -44,7 +44,7 @@ def difference(a: str, left: Form, b: str, right: Form) -> str:
     facts = []
     for one, own, other, others in sides:
         only = [
-            f"{name}[{', '.join(map(show_term, v[0]))}] = {_text(v[1])}"
+            f"{name}[{', '.join(map(show_term, v[0]))}] = {line_of(v[1], SHOWN)}"
             for v, name in own.items()
             if v not in others
         ]
@@ -54,7 +54,3 @@ def difference(a: str, left: Form, b: str, right: Form) -> str:
             )
     what = "; ".join(facts) or "they write the same values to memory, and compute them in other kernels or loops"
     return f"no law tells the forms apart, as the same steps lead to both: {what}"
-
-
-def _text(t: Term) -> str:
-    return "; ".join(short_text(t, SHOWN).splitlines())
