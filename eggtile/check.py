@@ -96,7 +96,8 @@ def judge(
             reason = reason or f"output {k} is {_kind(y)}, eager gives {_kind(e)}"
         error, eager_error = relative_error(y, y64), relative_error(e, y64)
         if not math.isfinite(eager_error) and y.shape == e.shape:
-            error, eager_error = either(y, e, y64)
+            e, y64 = either(y, e, y64)
+            error, eager_error = relative_error(y, y64), relative_error(e, y64)
         roundings = math.sqrt(longest.passed(y.dtype)) if longest else 0.0
         floor = (
             unit_roundoff(y.dtype) + roundings * min(unit_roundoff(y.dtype), unit_roundoff(torch.float32)) + slack
@@ -178,13 +179,14 @@ def carried_steps(part: TilePart, body: Sequence[Statement]) -> int:
     )
 
 
-def either(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor) -> tuple[float, float]:
-    """The errors of values and of eager's where float64 and eager differ in kind: there values may be like either."""
+def either(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Eager's values and float64's where the two differ in kind: there values may be like either."""
     if not y.dtype.is_floating_point:
-        return relative_error(y, torch.where(y == e, e, y64.to(e.dtype))), 0.0
+        wanted = torch.where(y == e, e, y64.to(e.dtype))
+        return wanted, wanted
     lost = _kinds(e) != _kinds(y64.to(e.dtype))
     wanted = torch.where(lost & (_kinds(y) == _kinds(e)), e.double(), y64)
-    return relative_error(y, wanted), relative_error(torch.where(lost, y64.to(e.dtype), e), y64)
+    return torch.where(lost, wanted.to(e.dtype), e), wanted
 
 
 def _kinds(t: torch.Tensor) -> torch.Tensor:

@@ -17,14 +17,15 @@ from eggtile.runtime import flat_memory
 
 FACTOR = 2.0
 """By how much an error may be above eager's."""
-PLACES = 4.0
-"""Half places by which a function may err, as those of CUDA's library do; a trial moves its result by up to one."""
 TRIALS = 6
 """Random roundings of the program that are tried."""
 LEFT = 1 / 8
 """Share of an element by which it may err where larger ones hide it."""
 LUCK = 16.0
-"""By how much errors may be above the ones that are seen of so few trials."""
+"""By how much errors may be above the ones that are seen of so few trials.
+
+A trial moves a result by half a place at most, where a function of CUDA's library errs by up to two places.
+"""
 NOISE = 2.0**-44
 """What float64 itself may err by, relative to the largest number among the inputs and of the output."""
 FINE = 8.0
@@ -115,7 +116,7 @@ def explained(
     if not y.dtype.is_floating_point:
         return bool(((y == e) | ((y.double() - y64.double()).abs() <= sway)).all())
     off = (e.double() - y64).abs().nan_to_num(0.0, 0.0, 0.0)
-    return beyond(y, y64, PLACES * sway + FACTOR * off) <= allowed(beyond(e, y64, LUCK * sway))
+    return beyond(y, y64, LUCK * sway + FACTOR * off) <= allowed(beyond(e, y64, LUCK * sway))
 
 
 def beyond(y: torch.Tensor, y64: torch.Tensor, room: torch.Tensor) -> float:

@@ -129,6 +129,17 @@ def test_what_the_roundings_of_the_program_lose_is_not_held_against_its_elements
         assert verdict.ok, verdict
 
 
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 8.0])
+def test_the_few_roundings_that_are_tried_need_not_be_the_worst(scale: float) -> None:
+    def cancelled(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x - torch.tanh(x), torch.logit(torch.sigmoid(x))
+
+    for seed in range(4):
+        torch.manual_seed(seed)
+        verdict = check_on_cpu(cancelled, [torch.randn(64, 65) * scale])
+        assert verdict.ok, verdict
+
+
 @pytest.mark.parametrize("line", [None, "WORK=points128"])
 def test_a_sum_is_held_to_the_order_in_which_its_kernel_takes_it(line: str | None) -> None:
     torch.manual_seed(0)
