@@ -119,4 +119,5 @@ def kernel_line(k: KernelReport, report: Report) -> list[str]:
     counts = (k.space, k.measured, k.known + k.adopted, len(k.failures))
     numbers = (k.modelled_us, k.default_us, k.best_us, gain)
     chosen = "*" if k.key in report.chosen else ""
-    return [k.key[:8], chosen, *map(str, counts), *map(number, numbers), k.best or "none is right"]
+    best = k.best or ("none is right" if k.failures else "none is measured")
+    return [k.key[:8], chosen, *map(str, counts), *map(number, numbers), best]

@@ -242,9 +242,9 @@ def optimize(
     inputs and its own tensors alone, and a cache outside of the module that the program fills may keep tensors of the
     trace. Among threads one call runs at a time.
 
-    Refused, with one sentence: what is called within a transform of `torch.func`, a tracer, a dispatch mode or forward
-    derivatives; tensors of other classes, and nested ones; a written tensor that shares memory with another
-    (`RequestError`); and an input whose shape or strides a graph changes (`CaptureError`).
+    Refused, with one sentence (`RequestError`, or `CaptureError` where a trace shows it): what is called within a
+    transform of `torch.func`, a tracer, a dispatch mode or forward derivatives; tensors of other classes, and nested ones;
+    a written tensor that shares memory with another; and an input whose shape or strides a graph changes.
     """
     if not callable(fn):
         raise RequestError(f"the program is a {type(fn).__name__}; eggtile takes a function or a module")

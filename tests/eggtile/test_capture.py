@@ -231,7 +231,7 @@ def test_bind_refuses_what_is_out_of_range() -> None:
 def test_errors_are_one_sentence(program: Any, inputs: list[torch.Tensor], sentence: str) -> None:
     with pytest.raises(CaptureError, match=sentence) as error:
         capture(program, inputs)
-    assert "\n" not in str(error.value).partition("\n    ")[0]
+    assert "\n" not in str(error.value)
 
 
 def test_constants_stay_small() -> None:

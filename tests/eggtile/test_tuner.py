@@ -20,6 +20,7 @@ from codegen.compile import compile_text
 from codegen.disassemble import to_sass
 from codegen.worker import Worker
 from eggtile.candidates import Limits
+from eggtile.cli_tune import kernel_line
 from eggtile.pipeline import Options, compile_program
 from eggtile.tuner import Tuner, build
 from eggtile.tuning import Report, tune
@@ -115,6 +116,11 @@ def test_where_only_samples_are_affordable_the_fall_back_holds_the_rest(store: E
     assert set(reasons) == set(lines[:2])
     assert "differs from the fall-back" in reasons[lines[0]]
     assert report.kernels[0].best is not None
+
+
+def test_a_kernel_of_which_no_line_is_known_is_not_called_wrong(store: Evidence) -> None:
+    report = tune(program, [X], "program", Tuner(Options(evidence=store), WHERE, None, LIMITS))
+    assert [kernel_line(k, report)[-1] for k in report.kernels] == ["none is measured"]
 
 
 def test_a_second_run_measures_nothing_and_the_best_line_is_compiled(store: Evidence, lines: list[str]) -> None:
@@ -290,6 +296,7 @@ from codegen.compile import compile_text
 from codegen.disassemble import to_sass
 from eggtile.pipeline import Options
 from eggtile.candidates import Limits
+from eggtile.cli_tune import kernel_line
 from eggtile.tuner import Tuner
 from eggtile.tuning import tune
 from codegen.worker import Worker
