@@ -44,7 +44,7 @@ from ir.loop import Buffer, KernelForm
 from ir.machine import LANES, Machine
 from ir.node import IRError
 from ir.schedule import Schedule, parse_schedule, schedule, staging
-from ir.tile import TileProgram
+from ir.tile import MOST_STREAMED, TileProgram
 
 KEYS = ("WORK", "TILE", "REDUCE", "STAGE", "STORE")
 STORES = ("", "plain", "stream")
@@ -65,8 +65,6 @@ SHARED_THREADS = (256, 512, 1024)
 """Threads of a block of a cluster whose blocks or warps take a piece of a sweep each."""
 SPLIT_CLIMBS, MOST_LINES = 2, 64
 WIDEST_VECTOR = 16
-MOST_POSITIONS = 2**31 - 2**16
-"""That a loop counts in i32, with a tile beyond the last."""
 TOO_LONG = "more positions than a loop counts; split it"
 WORTH_A_LAUNCH = 2.5
 """Launches that a kernel must last beyond what memory takes for a second one to be thought of."""
@@ -131,7 +129,7 @@ class Rules:
     def uncounted(self) -> frozenset[str]:
         """Swept axes with more positions than a loop counts."""
         swept = {a for part in self.parts for a in part.roles.swept}
-        return frozenset(a for a in swept if self.axes[a] > MOST_POSITIONS)
+        return frozenset(a for a in swept if self.axes[a] > MOST_STREAMED)
 
     @property
     def least_us(self) -> float:

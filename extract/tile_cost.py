@@ -9,14 +9,16 @@ from functools import cached_property
 
 from extract.facts import passes, swept
 from extract.roles import Roles, roles, strides, tile_axis
-from extract.sharing_cost import SharingCost, exchanges
+from extract.sharing_cost import PLACE_BYTES, SharingCost, exchanges
 from extract.tiles import VECTOR_BYTES, Access, Choice, Tiles
 from extract.warps import LINE_BYTES, Request, request
 from ir import term as T
+from ir.dtype import DTYPES
 from ir.interval import Ranges
 from ir.loop import Buffer, Part
 from ir.machine import LANES, Machine, resident_warps
 from ir.node import postorder
+from ir.ops import MONOIDS
 from ir.tile import TileAxis
 
 WORD_BYTES = 4
@@ -89,7 +91,15 @@ class PartCost(SharingCost):
         self.kept = {t.free for t in nodes if isinstance(t, T.Fold)}
         carries = {(t.axis, c) for t in nodes if isinstance(t, T.Stream) for c in t.carries}
         self.kept |= {c.free - {axis} for axis, c in carries}
-        self.states = [(axis, c.free | {axis}) for axis, c in carries]
+        self.states = [
+            *((frozenset((axis,)), c.free | {axis}, _words(c.dtype)) for axis, c in carries),
+            *(
+                (frozenset(t.axes), t.x.free, _words(t.x.dtype) + PLACE_BYTES // WORD_BYTES)
+                for t in nodes
+                if isinstance(t, T.Fold) and MONOIDS[t.monoid].pair
+            ),
+        ]
+        """What a loop over some axes carries for every position that a thread takes at a step: its axes, and its words."""
         self.folds = Counter(_folded(t) for t in nodes if isinstance(t, T.Fold | T.Stream))
         self.scans = Counter(_folded(t) for t in nodes if isinstance(t, T.Scan))
         self.exchanges = exchanges(nodes, axes)
@@ -172,8 +182,12 @@ class PartCost(SharingCost):
         return max(0, sum(self.kept_words(c, math.inf)) - room) if c.choice.cluster > 1 else 0
 
     def carried(self, c: Tiles) -> int:
-        """Register words of states that a stream has for every position which a thread takes at a step."""
-        return sum(n for axis, axes in self.states if axis in c.streams and (n := c.held(axes)) > 1)
+        """Register words of states that a loop has for every position which a thread takes at a step."""
+        return sum(
+            n * words
+            for over, axes, words in self.states
+            if not over.isdisjoint(c.streams) and (n := c.held(axes)) > 1
+        )
 
     def loaded_words(self, access: Access, c: Tiles) -> int:
         """Register words that a load fills; elements that come one by one are not packed."""
@@ -332,6 +346,11 @@ class PartCost(SharingCost):
                     width //= 2
                 widths.append(width)
         return max(widths)
+
+
+def _words(dtype: str) -> int:
+    """Register words of one value."""
+    return max(1, DTYPES[dtype].bytes // WORD_BYTES)
 
 
 def _dear(t: T.Term) -> bool:

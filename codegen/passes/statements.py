@@ -312,7 +312,7 @@ class _PartWriter:
             body = nests.over(c.axes)
             body.append(K.Assign(self.declare(c.name, c.dtype, c.axes), nests.element(c.axes), start))
         axis = self.part.axis(s.axis)
-        if axis.extent + axis.tile > I32_MAX:
+        if axis.extent > tile.MOST_STREAMED:
             raise IRError(f"stream {s.axis}: {axis.extent} positions are more than a loop in i32 counts")
         step = Var(nests.names.fresh(f"{s.axis}_at"), "i32", ())
         self.rings.begin(s)

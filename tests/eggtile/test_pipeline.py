@@ -130,7 +130,12 @@ def test_an_optimised_function_is_called_like_the_program_and_respecialises() ->
 
 @pytest.mark.parametrize(
     ("fn", "shape"),
-    [(lambda x: (x.std(), x.mean(), x.amax(), x.argmax()), (2000003,)), (lambda x: x / x.norm(dim=0), (4000, 515))],
+    [
+        (lambda x: (x.std(), x.mean(), x.amax(), x.argmax()), (2000003,)),
+        (lambda x: x / x.norm(dim=0), (4000, 515)),
+        (lambda x: x.argmax(-1), (1024, 50000)),
+        (lambda x: (x.sum(0), x.amax(0), x.argmin(0)), (5000, 5000)),
+    ],
 )
 def test_what_a_loop_carries_stays_in_registers(fn: Callable[..., object], shape: tuple[int, ...]) -> None:
     compiled = compile_program(fn, [torch.empty(shape, device="meta")])
