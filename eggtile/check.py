@@ -14,10 +14,10 @@ from eggtile.conditioning import FACTOR, Sways, explained, hidden
 from eggtile.pipeline import Compiled, Options, RequestError, compile_program
 from eggtile.planning import plan_of
 from eggtile.reference import (
+    doubled,
     private_copy,
     relative_error,
     run_eager,
-    run_in_float64,
     run_traced,
     unit_roundoff,
 )
@@ -107,11 +107,7 @@ def judge(
         if wrong or (ill and swayed):
             why = f"output {k} has error {error:.3g}, eager {eager_error:.3g}"
             alike = y.shape == e.shape == y64.shape and (math.isfinite(error) or not y.dtype.is_floating_point)
-            if not (
-                swayed
-                and alike
-                and explained(y, e, y64, max(1.0, roundings) * swayed(k, y.dtype).to(y.device), allowed)
-            ):
+            if not (swayed and alike and explained(y, e, y64, swayed, k, max(1.0, roundings), allowed)):
                 reason = reason or why
             elif wrong:
                 notes += (f"{why}; no more than the roundings of the program move it",)
@@ -145,9 +141,11 @@ def check_compiled(
     given = [private_copy(t, device) if on != "cpu" else t for t in inputs]
     program = fn.to(device) if isinstance(fn, torch.nn.Module) else fn
     try:
-        eager, exact = run_eager(program, given), run_in_float64(program, given)
+        eager, exact = run_eager(program, given), doubled(program, given)
     except Exception as error:  # whatever the user's program raises where PyTorch runs it
         raise RequestError(f"PyTorch itself fails on the program: {str(error).strip().splitlines()[0]}") from error
+    if exact.random:
+        raise RequestError("the program draws random numbers, so that its values cannot be compared")
     notes = compiled.captured.program.notes
     plan, runs = plan_of(compiled), []
     for order in ORDERS:
@@ -156,8 +154,8 @@ def check_compiled(
     if not all(_same_bits(a, b) for a, b in zip(*runs, strict=True)):
         return Verdict(on, math.inf, 0.0, False, "two runs give different bits", notes)
     traced = partial(run_traced, fn, inputs) if on == "cpu" else tuple
-    swayed = Sways(program, given, exact)
-    return judge(on, runs[0], eager, exact, notes, slack, traced, longest_folds(compiled), swayed)
+    swayed = Sways(program, given, exact.values)
+    return judge(on, runs[0], eager, exact.values, notes, slack, traced, longest_folds(compiled), swayed)
 
 
 def longest_folds(compiled: Compiled) -> Longest:

@@ -6,30 +6,36 @@ Numerical Algorithms, 2002, 1.5). They are tried at random, as Monte Carlo arith
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
-from eggtile.reference import relative_error, run_in_float64, unit_roundoff, widened
+from eggtile.reference import doubled, relative_error, unit_roundoff, widened
 from eggtile.runtime import flat_memory
 
 FACTOR = 2.0
 """By how much an error may be above eager's."""
 TRIALS = 6
 """Random roundings of the program that are tried."""
-LEFT = 1 / 8
-"""Share of an element by which it may err where larger ones hide it."""
 LUCK = 16.0
 """By how much errors may be above the ones that are seen of so few trials.
 
 A trial moves a result by half a place at most, where a function of CUDA's library errs by up to two places.
 """
-NOISE = 2.0**-44
-"""What float64 itself may err by, relative to the largest number among the inputs and of the output."""
 FINE = 8.0
 """Half places of a number of type f64 by which it moves: one alone is lost in the arithmetic of the trial."""
+
+
+@dataclass(frozen=True)
+class Trials:
+    """How far the elements of each output move at most, and the whole numbers of each that roundings choose among."""
+
+    sways: list[torch.Tensor]
+    seen: list[list[torch.Tensor]]
 
 
 class Sways:
@@ -44,14 +50,9 @@ class Sways:
         self, fn: Callable[..., Any], inputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]
     ) -> None:
         self.fn, self.inputs, self.exact = fn, inputs, exact
-        self.held = [*fn.parameters(), *fn.buffers()] if isinstance(fn, torch.nn.Module) else []
-        self.types = {t.dtype for t in (*inputs, *self.held) if t.dtype.is_floating_point}
-        self.found: dict[tuple[torch.dtype, bool], list[torch.Tensor]] = {}
-
-    @cached_property
-    def largest(self) -> float:
-        """The largest finite magnitude among inputs and parameters."""
-        return max((largest(t) for t in (*self.inputs, *self.held)), default=0.0)
+        held = [*fn.parameters(), *fn.buffers()] if isinstance(fn, torch.nn.Module) else []
+        self.types = {t.dtype for t in (*inputs, *held) if t.dtype.is_floating_point}
+        self.found: dict[tuple[torch.dtype, bool], Trials] = {}
 
     def __call__(self, output: int, of: torch.dtype, coarse: bool = False) -> torch.Tensor:
         """Of the output with this number and type (mutated inputs come after the outputs).
@@ -59,25 +60,44 @@ class Sways:
         The type that is rounded to is f64 where the output or a tensor of the program is of it, else f32; coarsely, that
         of fewest digits which the program has. Without floats it is coarse.
         """
+        return self.trials(of, coarse).sways[output]
+
+    def seen(self, output: int, of: torch.dtype) -> list[torch.Tensor]:
+        """What the trials gave, of an output that numbers places or chooses; none of one that adds up."""
+        return self.trials(of, False).seen[output]
+
+    def noise(self, output: int) -> torch.Tensor:
+        """By how much float64 itself may err."""
+        return self._tried(torch.float64, True).sways[output]
+
+    def trials(self, of: torch.dtype, coarse: bool) -> Trials:
+        """The trials for outputs of a type."""
         finest = torch.float64 if torch.float64 in {of, *self.types} else torch.float32
         coarse |= not of.is_floating_point
         narrow = max(self.types, key=unit_roundoff, default=finest) if coarse else finest
-        asked = narrow, of.is_floating_point
-        if asked not in self.found:
-            self.found[asked] = self._tried(*asked)
-        return self.found[asked][output]
+        return self._tried(narrow, of.is_floating_point)
 
-    def _tried(self, narrow: torch.dtype, given: bool) -> list[torch.Tensor]:
-        found = [torch.zeros(y.shape, dtype=torch.float64, device=y.device) for y in self.exact]
+    def _tried(self, narrow: torch.dtype, given: bool) -> Trials:
+        asked = narrow, given
+        if asked not in self.found:
+            self.found[asked] = self._try(narrow, given)
+        return self.found[asked]
+
+    def _try(self, narrow: torch.dtype, given: bool) -> Trials:
+        sways = [torch.zeros(y.shape, dtype=torch.float64, device=y.device) for y in self.exact]
+        seen: list[list[torch.Tensor]] = [[] for _ in self.exact]
         for seed in range(TRIALS):
             random = torch.Generator().manual_seed(seed)
             moved = partial(roundings_away, narrow=narrow, random=random) if given else widened
-            ys = run_in_float64(self.fn, self.inputs, moved, partial(rounded_away, narrow=narrow, random=random))
-            for most, y, y64 in zip(found, ys, self.exact, strict=True):
-                if y.shape == most.shape:
-                    off = (y.double() - y64.double()).abs()
-                    torch.maximum(most, off.nan_to_num(0.0, 0.0, 0.0), out=most)
-        return found
+            tried = doubled(self.fn, self.inputs, moved, partial(rounded_away, narrow=narrow, random=random))
+            for k, (y, y64) in enumerate(zip(tried.values, self.exact, strict=True)):
+                if y.shape != y64.shape:
+                    continue
+                off = (y.double() - y64.double()).abs()
+                torch.maximum(sways[k], off.nan_to_num(0.0, 0.0, 0.0), out=sways[k])
+                if not y.is_floating_point() and not tried.totals[k]:
+                    seen[k].append(y)
+        return Trials(sways, seen)
 
 
 def roundings_away(t: torch.Tensor, narrow: torch.dtype, random: torch.Generator) -> torch.Tensor:
@@ -89,15 +109,22 @@ def roundings_away(t: torch.Tensor, narrow: torch.dtype, random: torch.Generator
     return wide
 
 
-def rounded_away(t: torch.Tensor, narrow: torch.dtype, random: torch.Generator) -> torch.Tensor:
+def rounded_away(
+    t: torch.Tensor, operands: Sequence[torch.Tensor], narrow: torch.dtype, random: torch.Generator
+) -> torch.Tensor:
     """A tensor in float64 with each element that is no number of a type up to half a place of it away.
 
-    Numbers of type f64 are not told from rounded ones: all but whole ones move.
+    Numbers of type f64 are not told from rounded ones: all but whole ones move, and by half places of the one operand
+    too, where there is one of their shape, since a function in f64 may cancel what it is given.
     """
     if t.dtype != torch.float64:
         return t
-    kept = t == (t.round() if narrow == torch.float64 else t.to(narrow).double())
-    return torch.where(kept, t, _away(t, narrow, random))
+    if narrow != torch.float64:
+        return torch.where(t == t.to(narrow).double(), t, _away(t, narrow, random))
+    moved = torch.where(t == t.round(), t, _away(t, narrow, random))
+    if len(operands) == 1 and operands[0].shape == t.shape:
+        moved += _away(operands[0], narrow, random) - operands[0]
+    return moved
 
 
 def _away(t: torch.Tensor, narrow: torch.dtype, random: torch.Generator) -> torch.Tensor:
@@ -107,14 +134,24 @@ def _away(t: torch.Tensor, narrow: torch.dtype, random: torch.Generator) -> torc
 
 
 def explained(
-    y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor, sway: torch.Tensor, allowed: Callable[[float], float]
+    y: torch.Tensor,
+    e: torch.Tensor,
+    y64: torch.Tensor,
+    swayed: Sways,
+    output: int,
+    times: float,
+    allowed: Callable[[float], float],
 ) -> bool:
-    """Whether each element errs by no more than its own roundings, eager's error of it, and what is allowed of all.
+    """Whether each element errs by no more than its own roundings, so many times, eager's error of it, and what is allowed.
 
-    What is allowed follows from what eager errs by beyond the roundings.
+    What is allowed of all follows from what eager errs by beyond the roundings. Of whole numbers that add nothing up,
+    those are right which eager, float64 or a trial gives.
     """
+    sway = times * swayed(output, y.dtype).to(y.device)
     if not y.dtype.is_floating_point:
-        return bool(((y == e) | ((y.double() - y64.double()).abs() <= sway)).all())
+        given = [e, y64, *(t.to(y.device) for t in swayed.seen(output, y.dtype))]
+        right = torch.stack([y == t for t in given]).any(0)
+        return bool((right if len(given) > 2 else right | ((y.double() - y64.double()).abs() <= sway)).all())
     off = (e.double() - y64).abs().nan_to_num(0.0, 0.0, 0.0)
     return beyond(y, y64, LUCK * sway + FACTOR * off) <= allowed(beyond(e, y64, LUCK * sway))
 
@@ -126,17 +163,10 @@ def beyond(y: torch.Tensor, y64: torch.Tensor, room: torch.Tensor) -> float:
     return relative_error(y, torch.where(torch.isfinite(near), near, y64))
 
 
-def largest(t: torch.Tensor) -> float:
-    """The largest finite magnitude of a tensor of a floating type; 0 of another."""
-    return (
-        float(t.double().abs().nan_to_num(0.0, 0.0, 0.0).max()) if t.dtype.is_floating_point and t.numel() else 0.0
-    )
-
-
 def hidden(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor, swayed: Sways, output: int) -> str:
     """Where an element is wrong as a whole, though its error is small beside the largest element; "" if none is.
 
-    It has lost most of its digits, eager's has not, and no rounding explains it.
+    It has lost half of its digits, eager's has not, and neither a rounding nor what float64 resolves explains it.
     """
     if not y.dtype.is_floating_point or not y.numel():
         return ""
@@ -144,12 +174,11 @@ def hidden(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor, swayed: Sways, o
     range_of = torch.finfo(torch.float64 if y.dtype == torch.float64 else torch.float32)
     subnormal = torch.finfo(y.dtype).smallest_normal * torch.finfo(y.dtype).eps
     least = max(range_of.smallest_normal, 8 * subnormal)  # below it numbers lose digits
-    off = LEFT * y64.abs() + LUCK * off
+    off = math.sqrt(unit_roundoff(y.dtype)) * y64.abs() + LUCK * off
     lost = torch.isfinite(error) & (error > least + off)
     if not lost.any():
         return ""
-    least = max(least, NOISE * max(largest(y64), swayed.largest))
-    lost &= error > least + off
+    lost &= error > least + off + LUCK * swayed.noise(output).to(y.device)
     if not lost.any():
         return ""
     lost &= error > least + LUCK * swayed(output, y.dtype, coarse=True).to(y.device)

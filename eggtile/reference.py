@@ -1,70 +1,25 @@
-"""Reference values in float64: the program itself, run by PyTorch with every floating type replaced by float64."""
+"""Reference values: the program as PyTorch runs it, and in float64."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.overrides import TorchFunctionMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
+from eggtile.doubled import FLOATS, Change, Doubled, Widen
 from ir.dtype import DTYPES, DType
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-_CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 TORCH_DTYPES: dict[DType, torch.dtype] = {
     "bool": torch.bool, "u8": torch.uint8, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32,
     "i64": torch.int64, "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
 }  # fmt: skip
 DTYPE_NAMES: dict[torch.dtype, DType] = {value: name for name, value in TORCH_DTYPES.items()}
-
-
-Change = Callable[[torch.Tensor], torch.Tensor]
-
-
-class _InDouble(TorchFunctionMode):
-    """Replaces floating dtypes in every call by float64, casts included; changes what a call computes."""
-
-    def __init__(self, change: Change | None) -> None:
-        super().__init__()
-        self.change = change
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func in _CASTS:
-            return args[0].double()
-        wide = [torch.float64 if a in FLOATS else a for a in args] if not _is_container(args) else list(args)
-        named = {
-            k: torch.float64 if isinstance(v, torch.dtype) and v in FLOATS else v for k, v in (kwargs or {}).items()
-        }
-        held = {_memory(t) for t in flat_tensors((args, kwargs))} if self.change else set[int]()
-        out = func(*wide, **named)
-        if isinstance(out, torch.Tensor) and out.dtype in FLOATS:
-            out = out.double()
-        return out if self.change is None else _changed(out, held, self.change)
-
-
-def _changed(out: Any, held: set[int], change: Change) -> Any:
-    """The result of a call with a change of each tensor in it that is no view of its operands."""
-    leaves, spec = pytree.tree_flatten(out)
-    own = [isinstance(v, torch.Tensor) and _memory(v) not in held for v in leaves]
-    return pytree.tree_unflatten([change(v) if new else v for v, new in zip(leaves, own, strict=True)], spec)
-
-
-def _memory(t: torch.Tensor) -> int:
-    return t.untyped_storage().data_ptr()
-
-
-def _is_container(args: Sequence[Any]) -> bool:
-    return not any(isinstance(a, torch.dtype) for a in args)
 
 
 def widened(t: torch.Tensor) -> torch.Tensor:
@@ -75,7 +30,7 @@ def widened(t: torch.Tensor) -> torch.Tensor:
     return copied.as_strided(t.shape, t.stride(), 0)
 
 
-def with_parameters(fn: Callable[..., Any], change: Change) -> Callable[..., Any]:
+def with_parameters(fn: Callable[..., Any], change: Widen) -> Callable[..., Any]:
     """The program with `change` applied to the parameters and buffers of a module; the module stays as it is."""
     if not isinstance(fn, torch.nn.Module):
         return fn
@@ -84,17 +39,35 @@ def with_parameters(fn: Callable[..., Any], change: Change) -> Callable[..., Any
     return lambda *args: torch.func.functional_call(module, changed, args)
 
 
-def run_in_float64(
-    fn: Callable[..., Any], inputs: Sequence[torch.Tensor], widen: Change = widened, change: Change | None = None
-) -> list[torch.Tensor]:
-    """The program's outputs in float64, then its inputs as it leaves them.
+@dataclass(frozen=True)
+class Exact:
+    """The outputs of a program in float64, then its inputs as it leaves them; integers and bools as they follow from these.
+
+    `totals` says which results are sums of whole numbers, `random` whether the program draws random numbers.
+    """
+
+    values: list[torch.Tensor]
+    totals: list[bool]
+    random: bool
+
+
+def run_in_float64(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The program's outputs in float64, then its inputs as it leaves them."""
+    return doubled(fn, inputs).values
+
+
+def doubled(
+    fn: Callable[..., Any], inputs: Sequence[torch.Tensor], widen: Widen = widened, change: Change | None = None
+) -> Exact:
+    """The program in float64, which decides by its own types and values as always.
 
     Tensors that it is given or holds are made wide by `widen`; what a call computes goes on as `change` gives it.
     """
-    private = [widen(t) for t in inputs]
-    with torch.no_grad(), _InDouble(change):
-        out = with_parameters(fn, widen)(*private)
-    return [*flat_tensors(out), *private]
+    private, mode = [private_copy(t) for t in inputs], Doubled(widen, change)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), mode:
+        out = with_parameters(fn, lambda t: t.detach().clone())(*private)
+    found = [*flat_tensors(out), *private]
+    return Exact([mode.wide(t) for t in found], [mode.total(t) for t in found], mode.random)
 
 
 def run_eager(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
