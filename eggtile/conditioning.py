@@ -110,20 +110,20 @@ def roundings_away(t: torch.Tensor, narrow: torch.dtype, random: torch.Generator
 
 
 def rounded_away(
-    t: torch.Tensor, operands: Sequence[torch.Tensor], narrow: torch.dtype, random: torch.Generator
+    t: torch.Tensor, argument: torch.Tensor | None, narrow: torch.dtype, random: torch.Generator
 ) -> torch.Tensor:
     """A tensor in float64 with each element that is no number of a type up to half a place of it away.
 
-    Numbers of type f64 are not told from rounded ones: all but whole ones move, and by half places of the one operand
-    too, where there is one of their shape, since a function in f64 may cancel what it is given.
+    Numbers of type f64 are not told from rounded ones: all but whole ones move, and those of a function by half places of
+    its argument too, which it may cancel.
     """
     if t.dtype != torch.float64:
         return t
     if narrow != torch.float64:
         return torch.where(t == t.to(narrow).double(), t, _away(t, narrow, random))
     moved = torch.where(t == t.round(), t, _away(t, narrow, random))
-    if len(operands) == 1 and operands[0].shape == t.shape:
-        moved += _away(operands[0], narrow, random) - operands[0]
+    if argument is not None and argument.shape == t.shape:
+        moved += _away(argument, narrow, random) - argument
     return moved
 
 

@@ -15,8 +15,8 @@ TOTALS = {"sum", "cumsum", "count_nonzero", "prod", "cumprod", "bincount"}
 """Operators whose whole results count or add up, so that results between two right ones are right too."""
 
 Widen = Callable[[torch.Tensor], torch.Tensor]
-Change = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
-"""What becomes of a tensor that a call computes of some operands."""
+Change = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
+"""What becomes of a tensor that a call computes; with its argument, where it is a function of that tensor alone."""
 
 
 class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -99,12 +99,14 @@ class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = [w.double() if t.is_floating_point() else w for w, t in zip(out, found, strict=True)]
         if self.change is None:
             return out
+        alone = not any(isinstance(v, int | float) and not isinstance(v, bool) for v in wide.values())
+        argument = operands[0] if len(operands) == 1 and alone else None
         held, writes = {_memory(t) for t in operands}, func._schema.is_mutable
         for n, w in enumerate(out):
             if writes:
-                w.copy_(self.change(w, operands))
+                w.copy_(self.change(w, argument))
             elif _memory(w) not in held:
-                out[n] = self.change(w, operands)
+                out[n] = self.change(w, argument)
         return out
 
 
