@@ -291,7 +291,7 @@ class _Writer:
         self.line("#pragma unroll" if s.unroll else "#pragma unroll 1")
         i = self.name(s.name)
         step = f"++{i}" if s.step == 1 else f"{i} += {s.step}"
-        self.line(f"for (int {i} = {start.text}; {i} < {stop.at(SHIFT)}; {step}) {{")
+        self.line(f"for ({VALUE[s.counter.dtype]} {i} = {start.text}; {i} < {stop.at(SHIFT)}; {step}) {{")
         self.block(s.body)
 
     def _load_global(self, s: LoadGlobal) -> None:

@@ -201,10 +201,7 @@ class Tuner:
         job = Job(subject.buffers, fresh, extent, tuple(expected))
         if all(t.whole for t in expected):
             return job
-        try:
-            built = self.build(subject.known, subject.buffers, fallback_schedule(known.kernel), self.machine)
-        except IRError:  # a sweep of more positions than a loop counts
-            return job
+        built = self.build(subject.known, subject.buffers, fallback_schedule(known.kernel), self.machine)
         plain = Candidate(_work(built, subject.buffers), subject.buffers, self._row("", "fall-back", "", ""))
         return replace(job, fallback=plain.code() if self.settler.compiled(plain) else None)
 

@@ -44,7 +44,7 @@ from ir.loop import Buffer, KernelForm
 from ir.machine import LANES, Machine
 from ir.node import IRError
 from ir.schedule import Schedule, parse_schedule, schedule, staging
-from ir.tile import MOST_STREAMED, TileProgram
+from ir.tile import TileProgram
 
 KEYS = ("WORK", "TILE", "REDUCE", "STAGE", "STORE")
 STORES = ("", "plain", "stream")
@@ -65,7 +65,6 @@ SHARED_THREADS = (256, 512, 1024)
 """Threads of a block of a cluster whose blocks or warps take a piece of a sweep each."""
 SPLIT_CLIMBS, MOST_LINES = 2, 64
 WIDEST_VECTOR = 16
-TOO_LONG = "more positions than a loop counts; split it"
 WORTH_A_LAUNCH = 2.5
 """Launches that a kernel must last beyond what memory takes for a second one to be thought of."""
 
@@ -125,12 +124,6 @@ class Rules:
         """Whether the kernel folds anything."""
         return any(part.roles.swept for part in self.parts)
 
-    @cached_property
-    def uncounted(self) -> frozenset[str]:
-        """Swept axes with more positions than a loop counts."""
-        swept = {a for part in self.parts for a in part.roles.swept}
-        return frozenset(a for a in swept if self.axes[a] > MOST_STREAMED)
-
     @property
     def least_us(self) -> float:
         """The time that memory takes for the first launch."""
@@ -182,8 +175,6 @@ class Rules:
         if is_fallback(line):
             if len(line.fields) > 1:
                 raise IRError("WORK=points takes no other field")
-            if self.uncounted:
-                raise IRError(f"WORK={line.get('WORK')}: the sweep over {min(self.uncounted)} has {TOO_LONG}")
             return line
         p = replace(point(line), pieces=self.pieces)
         if p.cluster & (p.cluster - 1) or not 1 <= p.cluster <= self.subject.machine.cluster_blocks:
@@ -213,8 +204,6 @@ class Rules:
                 raise IRError(f"TILE: the kernel has no axis {a}")
         for part in self.parts:
             tiles = self.tiles(part, p)
-            if long := self.uncounted & tiles.streams.keys():
-                raise IRError(f"TILE: the sweep over {min(long)} has {TOO_LONG}")
             if part.words(tiles) > part.most_words(tiles):
                 raise IRError(
                     f"TILE: a thread's tiles take {part.words(tiles)} register words, at most {part.most_words(tiles)} fit"
@@ -271,8 +260,6 @@ class Rules:
         total, blocks, shared, most = self.later_us, 0, 0, self.subject.machine.smem_bytes_per_block
         for part in self.parts:
             tiles = self.tiles(part, p)
-            if self.uncounted and self.uncounted & tiles.streams.keys():
-                return math.inf
             shared += part.exchanged_bytes(tiles, most)
             total += part.us(tiles)
             blocks += tiles.count(part.roles.grid) * p.cluster
@@ -348,8 +335,7 @@ def space(
     lines = {p.line(): priced[p] for p in _ranked({p: legal[p] for p in listed}, whole.sweeps)}
     lines |= {best.line(): priced[best]} if priced[best] < math.inf else {}
     lines = _with_hints(lines, subject)
-    last = () if lines and whole.uncounted else (fallback_schedule(kernel),)
-    return Space((*lines, *last), tuple(lines.values()), subject)
+    return Space((*lines, fallback_schedule(kernel)), tuple(lines.values()), subject)
 
 
 def _with_hints(lines: Mapping[Schedule, float], subject: Subject) -> dict[Schedule, float]:

@@ -72,7 +72,10 @@ class Pairwise:
 
 @dataclass(frozen=True)
 class For:
-    """for (i32 name = start; name < stop; name += step), unrolled where `unroll`; bounds are uniform over the block."""
+    """for (name = start; name < stop; name += step), unrolled where `unroll`; bounds are uniform over the block.
+
+    The counter has the type of its bounds, which also holds what it ends at.
+    """
 
     name: str
     start: Term
@@ -80,6 +83,11 @@ class For:
     step: int
     unroll: bool
     body: tuple[Statement, ...]
+
+    @property
+    def counter(self) -> Var:
+        """The counter as the body has it."""
+        return Var(self.name, self.stop.dtype, ())
 
 
 @dataclass(frozen=True)

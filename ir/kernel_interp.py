@@ -203,7 +203,7 @@ class _Run:
 
     def loop(self, s: K.For, mask: Bools | None) -> None:
         for k in range(self.constant(s.start, mask), self.constant(s.stop, mask), s.step):
-            self.scalars[s.name] = np.full(self.count, k, np.int32)
+            self.scalars[s.name] = np.full(self.count, k, numpy_type(s.counter.dtype))
             self.body(s.body, mask)
 
     def load(self, s: K.LoadGlobal | K.LoadShared, mask: Bools | None) -> None:

@@ -216,8 +216,8 @@ class _Parser:
         return K.Array(m[3], m[2], int(m[4]))
 
     def loop(self, m: re.Match[str], scope: Scope) -> K.Statement:
-        inner = {**scope.values, m[1]: Var(m[1], "i32", ())}
         start, stop = _term(m[2], scope), _term(m[3], scope)
+        inner = {**scope.values, m[1]: Var(m[1], stop.dtype, ())}
         return K.For(m[1], start, stop, int(m[4]), bool(m[5]), self.body(inner, scope.buffers))
 
     def branch(self, m: re.Match[str], scope: Scope) -> K.Statement:

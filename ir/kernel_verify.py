@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ir import kernel as K
 from ir import term as T
 from ir.dtype import DTYPES, DType, is_integer
-from ir.interval import Interval, Ranges, divisor
+from ir.interval import Interval, Ranges, divisor, inside, type_range
 from ir.kernel_protocol import check_protocol, is_one_thread
 from ir.machine import Machine
 from ir.node import IRError, postorder
@@ -250,8 +250,10 @@ class _Verifier:
         self.fresh(s.name, scope)
         if s.step < 1 or not (self.is_uniform(s.start, scope) and self.is_uniform(s.stop, scope)):
             raise IRError(f"loop {s.name}: its bounds are not uniform, or its step {s.step} is not positive")
-        inner, v = scope.inner(), Var(s.name, "i32", ())
-        inner.scalars[v], inner.ranges[v] = True, Ranges(scope.ranges).counter(s.start, s.stop, s.step)
+        inner, v, (low, high) = scope.inner(), s.counter, Ranges(scope.ranges).counter(s.start, s.stop, s.step)
+        if s.start.dtype != v.dtype or not inside((low, high + s.step), type_range(v.dtype)):
+            raise IRError(f"loop {s.name}: a counter of {v.dtype} does not hold its bounds, and what it ends at")
+        inner.scalars[v], inner.ranges[v] = True, (low, high)
         inner.divisors[v] = math.gcd(divisor(s.start, scope.divisors), s.step)
         self.body(s.body, replace(inner, unrolled=scope.unrolled | {v}) if s.unroll else inner)
 

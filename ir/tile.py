@@ -156,10 +156,6 @@ class Carried:
     monoid: str
 
 
-MOST_STREAMED = 2**31 - 2**22
-"""Positions of a stream: a loop counts them in i32, with a tile of what the threads of a cluster hold beyond the last."""
-
-
 @dataclass(frozen=True)
 class Stream:
     """Sweep `axis` tile by tile: every step runs `body` with the carried values, then sets each to its yield.

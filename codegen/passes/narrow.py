@@ -38,11 +38,10 @@ class _Narrower:
             match s:
                 case K.Let(name, value):
                     out.append(self.let(name, value))
-                case K.For(name, start, stop, step):
-                    self.leaves[Var(name, "i32", ())] = self.ranges.counter(start, stop, step)
-                    new = K.map_terms(s, self.of)
-                    assert isinstance(new, K.For)
-                    out.append(replace(new, body=self.body(s.body)))
+                case K.For(_, start, stop, step):
+                    self.leaves[s.counter] = self.ranges.counter(start, stop, step)
+                    start, stop = (T.round_to(t.dtype, "cast", self.of(t)) for t in (start, stop))
+                    out.append(replace(s, start=start, stop=stop, body=self.body(s.body)))
                 case K.If():
                     out.append(K.If(self.of(s.pred), self.body(s.body)))
                 case K.Assign(array, index, value):

@@ -116,12 +116,12 @@ class Rings:
 
     def ahead(self, s: Stream, at: Term) -> None:
         """At the begin of the step at coordinate `at`: copies for a later use, and the wait for those of this one."""
-        self.step[s.axis] = step = T.binary("floordiv", at, _number(self.part.axis(s.axis).tile))
+        self.step[s.axis] = step = T.binary("floordiv", at, T.const(self.part.axis(s.axis).tile, at.dtype))
         out = self.nests.out
         own = [(r, k) for r, k in self.used(s, "async") if not (r.kept and k)]
         for r, k in own:
             use = _plus(step, k * r.axis.tiles + self.depth - 1)
-            out.append(K.If(T.binary("lt", use, _number(r.filled)), tuple(self.copies(r, use))))
+            out.append(K.If(T.binary("lt", use, T.const(r.filled, use.dtype)), tuple(self.copies(r, use))))
         if own:
             out += [K.Commit(), K.Wait(self.depth - 1)]
         for r, k in self.used(s, "bulk"):
@@ -129,7 +129,7 @@ class Rings:
             if not r.kept:
                 later = _plus(use, self.depth - 1)
                 copies = K.If(_is_first(), (*self.freed(r, later), *self.copies(r, later)))
-                out.append(K.If(T.binary("lt", later, _number(r.filled)), (copies,)))
+                out.append(K.If(T.binary("lt", later, T.const(r.filled, later.dtype)), (copies,)))
             if not (r.kept and k):
                 out.append(K.WaitSlot(r.name, "full", self.slot(r, use), _parity(use, r.slots)))
 
@@ -137,15 +137,15 @@ class Rings:
         """The wait for the readers of what was in the slot of a use before."""
         before = _plus(use, -r.slots)
         wait = K.WaitSlot(r.name, "empty", self.slot(r, use), _parity(before, r.slots))
-        return [K.If(T.binary("le", _number(0), before), (wait,))]
+        return [K.If(T.binary("le", T.const(0, before.dtype), before), (wait,))]
 
     def slot(self, r: Ring, use: Term) -> Term:
         """The slot of a use."""
-        return use if r.kept else T.binary("mod", use, _number(r.slots))
+        return use if r.kept else T.binary("mod", use, T.const(r.slots, use.dtype))
 
     def copies(self, r: Ring, use: Term) -> list[K.Statement]:
         """The copies of the tile of a use, and in bulk the commit of its slot."""
-        tile = use if r.kept else T.binary("mod", use, _number(r.axis.tiles))
+        tile = use if r.kept else T.binary("mod", use, T.const(r.axis.tiles, use.dtype))
         start = T.binary("mul", widened(tile), T.number(r.axis.tile))
         if r.how == "bulk":
             slot = self.slot(r, use)
@@ -244,12 +244,12 @@ def _number(n: int) -> Term:
 
 
 def _plus(t: Term, n: int) -> Term:
-    return T.binary("add", t, _number(n))
+    return T.binary("add", t, T.const(n, t.dtype))
 
 
 def _parity(use: Term, slots: int) -> Term:
     """The parity of the phase that the n-th use of a ring ends."""
-    return T.binary("mod", T.binary("floordiv", use, _number(slots)), _number(2))
+    return T.binary("mod", T.binary("floordiv", use, T.const(slots, use.dtype)), T.const(2, use.dtype))
 
 
 def _is_first() -> Term:

@@ -51,8 +51,8 @@ def _body(body: tuple[K.Statement, ...], facts: Facts) -> tuple[K.Statement, ...
                 if is_integer(value.dtype):
                     facts.ranges[Var(name, value.dtype, ())] = simplifier.ranges.of(value)
                     facts.divisors[Var(name, value.dtype, ())] = divisor(value, facts.divisors)
-            case K.For(name, start, stop, step):
-                v = Var(name, "i32", ())
+            case K.For(_, start, stop, step):
+                v = s.counter
                 inside = facts.inner({**facts.ranges, v: simplifier.ranges.counter(start, stop, step)})
                 inside.divisors[v] = math.gcd(divisor(start, facts.divisors), step)
                 s = replace(s, body=_body(s.body, inside))

@@ -27,6 +27,8 @@ from ir.term import Term, Var
 from ir.tile import TilePart
 
 I32_MAX = type_range("i32")[1]
+MOST_COUNTED = I32_MAX
+"""What a counter in i32 may end at."""
 
 
 def lower_statements(state: State) -> State:
@@ -312,16 +314,16 @@ class _PartWriter:
             body = nests.over(c.axes)
             body.append(K.Assign(self.declare(c.name, c.dtype, c.axes), nests.element(c.axes), start))
         axis = self.part.axis(s.axis)
-        if axis.extent > tile.MOST_STREAMED:
-            raise IRError(f"stream {s.axis}: {axis.extent} positions are more than a loop in i32 counts")
-        step = Var(nests.names.fresh(f"{s.axis}_at"), "i32", ())
+        wide: DType = "i32" if axis.tiles * axis.tile <= MOST_COUNTED else "i64"
+        step = Var(nests.names.fresh(f"{s.axis}_at"), wide, ())
         self.rings.begin(s)
         with nests.block() as lines:
             nests.enter(s.axis, widened(step))
             self.rings.ahead(s, step)
             self.body(s.body)
             self.advance(s)
-        nests.out.append(K.For(step.name, *_bounds(axis.extent), axis.tile, False, tuple(lines)))
+        bounds = T.const(0, wide), T.const(axis.extent, wide)
+        nests.out.append(K.For(step.name, *bounds, axis.tile, False, tuple(lines)))
 
     def covered(self, axes: Sequence[str]) -> bool:
         """Whether layouts have places for the tile alone along the axes, so that none needs a test."""
@@ -359,7 +361,3 @@ def folded_after(s: tile.Stream, rest: Sequence[tile.Statement]) -> dict[str, ti
             ):  # fmt: skip
                 out[c.name] = fold
     return out
-
-
-def _bounds(extent: int) -> tuple[Term, Term]:
-    return T.const(0, "i32"), T.const(extent, "i32")

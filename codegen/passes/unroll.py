@@ -40,9 +40,9 @@ class _Unroller:
 
         for s in body:
             match s:
-                case K.For(name, _, _, _, True) if _count(s) <= LIMIT:
+                case K.For(_, _, _, _, True) if _count(s) <= LIMIT:
                     for k in range(_bound(s.start), _bound(s.stop), s.step):
-                        out += self.body(s.body, {**local, Var(name, "i32", ()): T.const(k, "i32")})
+                        out += self.body(s.body, {**local, s.counter: T.const(k, s.counter.dtype)})
                 case K.For() | K.If():
                     new = K.map_terms(s, here)
                     assert isinstance(new, K.For | K.If)

@@ -379,11 +379,12 @@ def test_splits_that_are_not_thought_of_would_not_be_chosen(m, n, dtype, monkeyp
 
 
 @pytest.mark.parametrize("c", [rows(2, 2**31 + 64, "f16"), columns(2**31 + 7, 3)], ids=["row", "columns"])
-def test_a_sweep_that_no_loop_counts_is_split_or_refused(c):
+def test_every_line_of_a_sweep_that_needs_64_bits_is_lowered(c):
     found = listed(c)
     for line in found.lines:
         assert found.check(line) == line
+        if line.get("STAGE"):  # rings are verified step by step, for seconds
+            continue
         for stage in stages(c.kernel, c.form.buffers, c.form.axes, line, H200):
             lower_tile(tile_program(stage.kernel, stage.buffers, stage.axes, stage.schedule, False), H200)
-    with pytest.raises(IRError, match="more positions than a loop counts"):
-        found.check("WORK=points128")
+    assert found.check("WORK=points128") == found.lines[-1]
