@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from extract.facts import passes, swept
 from extract.roles import Roles, roles, strides, tile_axis
 from extract.sharing_cost import PLACE_BYTES, SharingCost, exchanges
-from extract.tiles import VECTOR_BYTES, Access, Choice, Tiles
+from extract.tiles import VECTOR_BYTES, Access, Choice, Tiles, aligned
 from extract.warps import LINE_BYTES, Request, request
 from ir import term as T
 from ir.dtype import DTYPES
-from ir.interval import Ranges
+from ir.interval import Ranges, run_along
 from ir.loop import Buffer, Part
 from ir.machine import LANES, Machine, resident_warps
 from ir.node import postorder
@@ -65,14 +66,15 @@ class PartCost(SharingCost):
         ranges = Ranges({T.Index(a): (0, max(0, n - 1)) for a, n in axes.items()})
         loads = [t for t in nodes if isinstance(t, T.Load)]
         self.loads = [
-            _access(by_name[t.buffer], t.index, t.free, _leaving(t, by_name, roots, ranges)) for t in loads
+            _access(by_name[t.buffer], t.index, t.free, _leaving(t, by_name, roots, ranges), ranges, axes)
+            for t in loads
         ]
         folded = set(postorder(*(k for t in nodes if isinstance(t, T.Fold | T.Stream | T.Scan) for k in t.terms)))
         self.early = {t.buffer for t in folded if isinstance(t, T.Load)}
         outside = _outside(roots)
         self.keeps = any(_dear(t) and t.free & self.roles.written for t in folded & outside)
         """Whether something dear that is folded is written too, so that it stays in registers in between."""
-        self.stores = [_access(by_name[s.buffer], s.index, s.axes, ()) for s in part.stores]
+        self.stores = [_access(by_name[s.buffer], s.index, s.axes, (), ranges, axes) for s in part.stores]
         self.use = [(t in folded, t in outside) for t in loads]
         """Of each load, whether a fold uses it, and what is written."""
         self.work: defaultdict[frozenset[str], float] = defaultdict(float)
@@ -320,32 +322,18 @@ class PartCost(SharingCost):
 
     def width(self, access: Access, c: Tiles) -> int:
         """Elements that a thread moves at once."""
-        return (
-            min(c.choice.vector, VECTOR_BYTES // access.element_bytes)
-            if access.contiguous == c.choice.vector_axis and access.contiguous not in access.clamped
-            else 1
-        )
+        return 1 if access.contiguous in access.clamped else min(self.run(access, c), access.vector)
 
     def run(self, access: Access, c: Tiles) -> int:
         """Elements side by side that a thread moves, at once or one after another."""
         near = access.contiguous
-        return c.digits[near].run if near in access.clamped and near is not None else self.width(access, c)
+        if near is not None and near in access.clamped:
+            return c.digits[near].run
+        return min(c.choice.vector, VECTOR_BYTES // access.element_bytes) if near == c.choice.vector_axis else 1
 
     def widest_vector(self, axis: str) -> int:
         """Elements that 16-byte accesses along the axis move at once, where it divides and is aligned; else fewer."""
-        widths = [1]
-        for access in self.accesses:
-            if access.contiguous == axis:
-                width = VECTOR_BYTES // access.element_bytes
-                others = [s for a, s in access.strides.items() if a != axis]
-                while width > 1 and (
-                    self.extents[axis] % width
-                    or any(s % width for s in others)
-                    or access.buffer.alignment % (width * access.element_bytes)
-                ):
-                    width //= 2
-                widths.append(width)
-        return max(widths)
+        return max((access.vector for access in self.accesses if access.contiguous == axis), default=1)
 
 
 def _words(dtype: str) -> int:
@@ -375,9 +363,34 @@ def _folded(t: T.Fold | T.Scan | T.Stream) -> tuple[frozenset[str], frozenset[st
     return t.free - over, over
 
 
-def _access(buffer: Buffer, index: Sequence[T.Term], axes: frozenset[str], leaving: Iterable[T.Term]) -> Access:
+def _access(
+    buffer: Buffer,
+    index: Sequence[T.Term],
+    axes: frozenset[str],
+    leaving: Iterable[T.Term],
+    ranges: Ranges,
+    extents: Mapping[str, int],
+) -> Access:
     clamped = frozenset[str]().union(*(t.free for t in leaving))
-    return Access(buffer, axes, strides(buffer, index), clamped, tuple(index))
+    access = Access(buffer, axes, strides(buffer, index), clamped, tuple(index))
+    near = access.contiguous
+    if near is None:
+        return access
+    axis = TileAxis(near, extents[near], "whole", extents[near])
+    width = aligned(buffer, index, axis, VECTOR_BYTES // access.element_bytes)
+    if near not in clamped:
+        while any(_parted(t, n, near, width, ranges) for t, n in zip(index, buffer.shape, strict=True)):
+            width //= 2
+    return replace(access, vector=width)
+
+
+def _parted(t: T.Term, size: int, axis: str, width: int, ranges: Ranges) -> bool:
+    """Whether an end of a dimension may lie inside an aligned run of so many positions along the axis."""
+    low, high = ranges.of(t)
+    if width == 1 or axis not in t.free or (low >= 0 and high < size):
+        return False
+    run = run_along(t, axis, width)
+    return run is None or run[0] != 1 or run[1] % width != 0 or (high >= size and size % width != 0)
 
 
 def _leaving(

@@ -22,7 +22,8 @@ VECTOR_BYTES = 16
 class Access:
     """A load or a store: its buffer, the axes it runs over and the strides of those that are linear in its index.
 
-    Along `clamped` axes its index may leave the buffer, so that its elements come one by one.
+    Along `clamped` axes its index may leave the buffer, so that its elements come one by one. `vector` is the longest run
+    of neighbours that can move at once: aligned everywhere, and on one side of the buffer's end.
     """
 
     buffer: Buffer
@@ -30,6 +31,7 @@ class Access:
     strides: Mapping[str, int]
     clamped: frozenset[str] = frozenset()
     index: tuple[Term, ...] = ()
+    vector: int = 1
 
     @cached_property
     def element_bytes(self) -> int:

@@ -8,12 +8,13 @@ import pytest
 from codegen.lower import lower_tile
 from extract import spaces
 from extract.points import point
-from extract.roles import listed_tiles
+from extract.roles import cluster, listed_tiles, pieces
 from extract.spaces import Rules, default_schedule, fallback_schedule, space
 from extract.stages import stages
 from extract.subject import Subject
 from extract.tiling import tile_program
 from ir import term as T
+from ir.kernel import LoadGlobal, walk
 from ir.machine import A100, H200
 from ir.node import IRError
 from ir.schedule import parse_schedule
@@ -388,3 +389,33 @@ def test_every_line_of_a_sweep_that_needs_64_bits_is_lowered(c):
         for stage in stages(c.kernel, c.form.buffers, c.form.axes, line, H200):
             lower_tile(tile_program(stage.kernel, stage.buffers, stage.axes, stage.schedule, False), H200)
     assert found.check("WORK=points128") == found.lines[-1]
+
+
+def sums(n, dtype, shift=0):
+    x, out = buffer("x", dtype, n), buffer("out", "f32", role="output")
+    at = T.binary("add", i("a"), T.number(-shift)) if shift else i("a")
+    value = T.round_to("f32", "cast", load(x, at))
+    if shift:
+        value = T.select(T.binary("le", T.number(0), at), value, T.const(0.0, "f32"))
+    return shape({"a": n}, [x, out], put(out, (), T.fold("a", "add", value)))
+
+
+SUMS = [
+    sums(2**24, "i8"),
+    sums(10**8 + 1, "i8"),
+    sums(10**7 + 1, "f32"),
+    sums(10**7 + 2, "f32"),
+    sums(2**20, "f32", 1),
+]
+
+
+@pytest.mark.parametrize("c", SUMS, ids=["even", "odd bytes", "odd", "even by 2", "shifted"])
+def test_loads_move_as_many_elements_at_once_as_the_model_says(c):
+    (x, _), found = c.form.buffers, listed(c)
+    for line in [*dict.fromkeys([s for s in found.lines if not s.get("STAGE")])][:12]:
+        first, *_ = stages(c.kernel, c.form.buffers, c.form.axes, line, H200)
+        k = lower_tile(tile_program(first.kernel, first.buffers, first.axes, first.schedule, False), H200)
+        rules, p = Rules(found.subject, pieces(line), cluster(line)), point(line)
+        (part,) = rules.parts
+        modelled = {part.width(a, rules.tiles(part, p)) for a in part.loads}
+        assert modelled == {s.width for s in walk(k.body) if isinstance(s, LoadGlobal) and s.buffer == x.name}, line
