@@ -100,8 +100,12 @@ class PartCost(SharingCost):
                 for t in nodes
                 if isinstance(t, T.Fold) and MONOIDS[t.monoid].pair
             ),
+            *((frozenset((t.axis,)), t.free, _words(t.dtype)) for t in nodes if isinstance(t, T.Scan)),
         ]
-        """What a loop over some axes carries for every position that a thread takes at a step: its axes, and its words."""
+        """What a loop over some axes keeps for every position that a thread takes at a step: its axes, and its words.
+
+        States between steps, and prefixes until the threads have met.
+        """
         self.folds = Counter(_folded(t) for t in nodes if isinstance(t, T.Fold | T.Stream))
         self.scans = Counter(_folded(t) for t in nodes if isinstance(t, T.Scan))
         self.exchanges = exchanges(nodes, axes)
@@ -184,7 +188,7 @@ class PartCost(SharingCost):
         return max(0, sum(self.kept_words(c, math.inf)) - room) if c.choice.cluster > 1 else 0
 
     def carried(self, c: Tiles) -> int:
-        """Register words of states that a loop has for every position which a thread takes at a step."""
+        """Register words that a loop keeps for every position which a thread takes at a step."""
         return sum(
             n * words
             for over, axes, words in self.states

@@ -419,3 +419,16 @@ def test_loads_move_as_many_elements_at_once_as_the_model_says(c):
         (part,) = rules.parts
         modelled = {part.width(a, rules.tiles(part, p)) for a in part.loads}
         assert modelled == {s.width for s in walk(k.body) if isinstance(s, LoadGlobal) and s.buffer == x.name}, line
+
+
+@pytest.mark.parametrize(("tile", "words"), [(8192, 64), (4096, 32), (16384, 0)])
+def test_a_loop_keeps_the_prefixes_of_a_step_in_registers(tile, words):
+    x, out = buffer("x", "f16", 512, 16384), buffer("out", "f16", 512, 16384, role="output")
+    prefixes = T.Scan("b", "add", load(x, i("a"), i("b")))
+    c = shape({"a": 512, "b": 16384}, [x, out], put(out, (i("a"), i("b")), T.round_to("f16", "op", prefixes)))
+    found = listed(c)
+    rules = Rules(found.subject)
+    (part,) = rules.parts
+    tiles = rules.tiles(part, point(parse_schedule(f"WORK=t128 TILE=b:{tile}/v8")))
+    assert part.carried(tiles) == words
+    assert part.spilled(rules.tiles(part, point(found.lines[0]))) < 32
