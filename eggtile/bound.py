@@ -49,11 +49,17 @@ class _Tensor:
 
 @dataclass(frozen=True)
 class Takes:
-    """What a saved program is called with: parameters, the structure of their arguments, and by position its constants."""
+    """What a saved program is called with.
+
+    That is its parameters, the structure of their arguments, and by position in it the constants; then how many
+    parameters can be given by place, and what those that need not be given stand for.
+    """
 
     parameters: tuple[str, ...]
     tree: pytree.TreeSpec
     fixed: Mapping[int, object]
+    positional: int
+    defaults: Mapping[str, object]
 
     @cached_property
     def places(self) -> tuple[str, ...]:
@@ -83,17 +89,17 @@ class Takes:
         return [leaf for n, leaf in enumerate(leaves) if n not in self.fixed]
 
     def _in_order(self, given: Sequence[object], named: Mapping[str, object]) -> tuple[object, ...]:
-        """The arguments in order, with those that are given by name."""
+        """The arguments in order, with those that are given by name and those that need not be given."""
         rest = self.parameters[len(given) :]
         if odd := [name for name in named if name not in rest]:
             none = f"is no input; inputs are {', '.join(self.parameters)}"
             raise RequestError(f"{cut(odd[0])} {'is given twice' if odd[0] in self.parameters else none}")
-        if named and (missing := [name for name in rest if name not in named]):
+        if len(given) > self.positional:
+            raise RequestError(f"the program takes {self.positional} inputs, not {len(given)}")
+        known = {**self.defaults, **named}
+        if missing := [name for name in rest if name not in known]:
             raise RequestError(f"{missing[0]} is not given")
-        arguments = (*given, *(named[name] for name in rest if named))
-        if len(arguments) != len(self.parameters):
-            raise RequestError(f"the program takes {len(self.parameters)} inputs, not {len(arguments)}")
-        return arguments
+        return (*given, *(known[name] for name in rest))
 
 
 def refuse_gradients(arguments: Iterable[object]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from weakref import WeakMethod
@@ -15,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from eggtile.autocast import state, under
 from eggtile.bound import Arguments, Takes, bound, refuse_transforms
-from eggtile.capture.export import CAPTURING, parameter_names
+from eggtile.capture.export import CAPTURING, parameter_names, parameters_of
 from eggtile.capture.types import first_sentence
 from eggtile.dynamo import Graph, Made, as_one_call, followed, options_of
 from eggtile.explore import report
@@ -30,7 +31,7 @@ from eggtile.pipeline import (
     restarted,
 )
 from eggtile.planning import plan_of
-from eggtile.saved import save
+from eggtile.saved import is_plain, save
 from egraph.graph import EGraph
 from ir.loop import Form
 
@@ -174,16 +175,28 @@ class Optimized:
     def save(self, path: str | Path) -> None:
         """Write what a run at these shapes needs, with cubins for the target; `eggtile.load` gives it as a callable.
 
-        That is called like the program, with tensors where the inputs have some and else with what the inputs have.
+        That is called like the program, with tensors where the inputs have some and else with what the inputs have;
+        what has a default there may be left out, or given as what it is saved for.
         """
         compiled = self.compiled
         if compiled is not self._whole:
             with under(self._state):
                 compiled = compile_program(*bound(self.fn, self._inputs), self.name, self.options)
-        leaves, tree = pytree.tree_flatten(tuple(self._inputs))
-        fixed = {n: leaf for n, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)}
-        names = parameter_names(self.fn, len(self._inputs))
-        save(plan_of(compiled), Takes(tuple(names), tree, fixed), path)
+        save(plan_of(compiled), _takes(self.fn, self._inputs), path)
+
+
+def _takes(fn: Callable[..., Any], inputs: Arguments) -> Takes:
+    """How a program is called that is saved for inputs: its other parameters stay at their defaults."""
+    names = parameter_names(fn, len(inputs))
+    own = {name: a for name, a in zip(names, inputs, strict=True) if is_plain(a)}
+    defaults = {p.name: p.default for p in parameters_of(fn) if p.default is not p.empty and is_plain(p.default)}
+    others = [p for p in parameters_of(fn) if p.name not in names and p.kind is not p.VAR_POSITIONAL]
+    by_place = takewhile(lambda p: p.name in defaults and p.kind is not p.KEYWORD_ONLY, others)
+    held = {p.name: defaults[p.name] for p in others if p.name in defaults}
+    leaves, tree = pytree.tree_flatten((*inputs, *held.values()))
+    fixed = {n: leaf for n, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)}
+    free = {name: value for name, value in defaults.items() if name in own or name in held}
+    return Takes((*names, *held), tree, fixed, len(names) + len(list(by_place)), free)
 
 
 def _check_found(asked: list[bool]) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import fields
+from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
-from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import torch
 from torch.utils import _pytree as pytree
@@ -23,23 +22,10 @@ from ir.kernel import KernelProgram, Shared
 from ir.loop import Buffer
 from ir.steps import CallStep
 
-FAMILY = "eggtile plan "
-FORMAT = FAMILY + "2"
-FIELDS = {
-    "name",
-    "target",
-    "inputs",
-    "takes",
-    "constants",
-    "made",
-    "works",
-    "outputs",
-    "tree",
-    "fixed",
-    "writes",
-    "binaries",
-}
-ZIP_HEAD = b"PK\x03\x04"
+FAMILY = b"eggtile plan "
+HEAD = FAMILY + b"3\n"
+"""What a file begins with; a SHA-256 digest of it and of the rest follows, then the rest, as `torch.save` writes it."""
+DIGEST_BYTES = sha256().digest_size
 _PLAIN = (type(None), bool, int, float, str, torch.dtype)
 Row = tuple[Any, ...]
 
@@ -92,11 +78,10 @@ def save(plan: Plan, takes: Takes, path: str | Path) -> None:
     if calls:
         raise RequestError(f"{plan.name} calls {calls[0]} of eager PyTorch, so it cannot be saved")
     for what, held in (("returns", plan.returns.fixed or {}), ("takes", takes.fixed)):
-        if odd := [v for v in held.values() if not isinstance(v, _PLAIN)]:
+        if odd := [v for v in held.values() if not is_plain(v)]:
             raise RequestError(f"{plan.name} {what} a {type(odd[0]).__name__}, so it cannot be saved")
     works = [s for s in plan.steps if isinstance(s, Work)]
     row = {
-        "format": FORMAT,
         "name": plan.name,
         "target": plan.target,
         "inputs": [_row(b) for b in plan.inputs],
@@ -104,34 +89,31 @@ def save(plan: Plan, takes: Takes, path: str | Path) -> None:
         "made": [_row(b) for b in plan.made],
         "works": [_work_row(w) for w in works],
         "outputs": [(o.name, _row(o.layout) if o.layout else None) for o in plan.returns.outputs],
-        "takes": (takes.parameters, _tree_text(takes.tree, f"{plan.name} takes"), dict(takes.fixed)),
+        "takes": (
+            takes.parameters,
+            _tree_text(takes.tree, f"{plan.name} takes"),
+            dict(takes.fixed),
+            takes.positional,
+            dict(takes.defaults),
+        ),
         "tree": _tree_text(plan.returns.tree, f"{plan.name} returns") if plan.returns.tree else "",
         "fixed": dict(plan.returns.fixed or {}),
         "writes": plan.writes,
         "binaries": {t: torch.frombuffer(bytearray(b), dtype=torch.uint8) for t, b in cubins(plan).items()},
     }
+    written = BytesIO()
+    torch.save(row, written)
+    contents = written.getbuffer()
     try:
-        torch.save(row, path)
-    except (OSError, RuntimeError) as e:
-        raise RequestError(f"{path} cannot be written: {str(e).splitlines()[0]}") from e
+        with Path(path).open("wb") as file:
+            file.writelines((HEAD, _digest(contents), contents))
+    except OSError as e:
+        raise RequestError(f"{path} cannot be written: {e.strerror}") from None
 
 
 def load(path: str | Path) -> Saved:
     """The program that `save` wrote to `path`; a file that is none, or not all of one, is refused."""
-    _check_file(Path(path))
-    try:
-        row = torch.load(path, weights_only=True, map_location="cpu")
-    except (RuntimeError, UnpicklingError) as e:
-        raise RequestError(f"{path} is damaged, or no saved program: {type(e).__name__}") from e
-    written = row.get("format") if isinstance(row, dict) else None
-    if not isinstance(written, str) or not written.startswith(FAMILY):
-        raise RequestError(f"{path} is no saved program")
-    if written != FORMAT:
-        raise RequestError(
-            f"{path} was saved by another version ({written}, this one reads {FORMAT}); save it again"
-        )
-    if missing := FIELDS - row.keys():
-        raise RequestError(f"{path} is damaged: it has no {min(missing)}")
+    row = torch.load(BytesIO(_contents(Path(path))), weights_only=True, map_location="cpu")
     outputs = tuple(Output(name, Layout(*layout) if layout else None) for name, layout in row["outputs"])
     tree = pytree.treespec_loads(row["tree"]) if row["tree"] else None
     plan = Plan(
@@ -145,8 +127,13 @@ def load(path: str | Path) -> Saved:
         row["writes"],
         binaries={text: bytes(code.numpy()) for text, code in row["binaries"].items()},
     )
-    parameters, shape, fixed = row["takes"]
-    return Saved(plan, Takes(tuple(parameters), pytree.treespec_loads(shape), fixed))
+    parameters, shape, *rest = row["takes"]
+    return Saved(plan, Takes(parameters, pytree.treespec_loads(shape), *rest))
+
+
+def is_plain(value: Any) -> bool:
+    """Whether loading gives the value back as it is; one of a class derived from a plain one is another."""
+    return type(value) in _PLAIN or (type(value) in (tuple, list) and all(map(is_plain, value)))
 
 
 def _tree_text(tree: pytree.TreeSpec, what: str) -> str:
@@ -163,26 +150,35 @@ def _tree_text(tree: pytree.TreeSpec, what: str) -> str:
     raise RequestError(f"{what} a structure that PyTorch writes no text of, so it cannot be saved")
 
 
-def _check_file(path: Path) -> None:
-    """Refuse what cannot be a saved program, which is a zip file with its table of contents at the end."""
+def _contents(path: Path) -> bytes:
+    """What follows the head of a file, of which every byte is as it was written."""
     try:
         with path.open("rb") as file:
-            head = file.read(len(ZIP_HEAD))
-        if is_zipfile(path):
-            with ZipFile(path) as file:
-                odd = file.testzip()
-            if odd is None:
-                return
-            raise RequestError(f"{path} is damaged: {odd} in it is not what was written")
+            head, digest, contents = file.read(len(HEAD)), file.read(DIGEST_BYTES), file.read()
     except FileNotFoundError:
         raise RequestError(f"there is no file {path}") from None
     except OSError as e:
         raise RequestError(f"{path} cannot be read: {e.strerror}") from None
-    except (BadZipFile, UnicodeDecodeError, EOFError, NotImplementedError, zlib.error) as e:
-        raise RequestError(f"{path} is damaged: {e}") from None
-    if head == ZIP_HEAD:
-        raise RequestError(f"{path} is damaged: its end is missing, {path.stat().st_size} bytes are there")
-    raise RequestError(f"{path} is no saved program")
+    if not head.startswith(FAMILY):
+        raise RequestError(f"{path} is no saved program, or one of a version before {_shown(HEAD)}")
+    if not HEAD.startswith(head):
+        raise RequestError(
+            f"{path} was saved by another version ({_shown(head)}, this one reads {_shown(HEAD)}); save it again"
+        )
+    if digest != _digest(contents):
+        raise RequestError(f"{path} is damaged: what it holds is not what was written")
+    return contents
+
+
+def _digest(contents: bytes | memoryview) -> bytes:
+    """What tells the version and the contents of a file from all others."""
+    found = sha256(HEAD)
+    found.update(contents)
+    return found.digest()
+
+
+def _shown(head: bytes) -> str:
+    return ascii(head.decode("latin-1").split("\n")[0])[1:-1]
 
 
 # ---- rows

@@ -87,19 +87,23 @@ class Wrapped(torch.nn.Module):
 
 def parameter_names(fn: Function, count: int) -> list[str]:
     """The names of the first `count` parameters, numbered where the function takes any number."""
-    own = getattr(fn, "__signature__", None)
-    call = fn.forward if isinstance(fn, torch.nn.Module) else fn
-    try:
-        parameters = list((own or inspect.signature(call)).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
     names: list[str] = []
-    for p in parameters:
+    for p in parameters_of(fn):
         if p.kind is p.VAR_POSITIONAL:
             names += [f"{p.name}{k}" for k in range(count - len(names))]
         elif p.kind is not p.VAR_KEYWORD:
             names.append(p.name)
     return [*names, *(f"x{k}" for k in range(len(names), count))][:count]
+
+
+def parameters_of(fn: Function) -> list[inspect.Parameter]:
+    """The parameters of a function or of a module's forward; none where Python knows none."""
+    own = getattr(fn, "__signature__", None)
+    call = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    try:
+        return list((own or inspect.signature(call)).parameters.values())
+    except (TypeError, ValueError):
+        return []
 
 
 def identifiers(wanted: Iterable[str]) -> list[str]:

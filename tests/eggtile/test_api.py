@@ -6,7 +6,9 @@ import re
 import subprocess
 import sys
 from collections import namedtuple
+from enum import IntEnum
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from eggtile.capture import CaptureError
 from eggtile.dynamo import backend
 from eggtile.pipeline import Options, RequestError, compile_program
 from eggtile.plan import head
-from eggtile.saved import FORMAT
+from eggtile.saved import DIGEST_BYTES, FAMILY, HEAD
 
 HEAVY = ("egglog", "egraph", "extract", "scipy", "eggtile.capture", "eggtile.pipeline", "torch._dynamo")
 
@@ -89,8 +91,8 @@ def test_a_saved_program_refuses_other_inputs_and_files(tmp_path: Path) -> None:
     torch.save({"format": "other"}, path)
     with pytest.raises(RequestError, match="is no saved program"):
         eggtile.load(path)
-    torch.save({"format": "eggtile plan 1"}, path)
-    with pytest.raises(RequestError, match=r"saved by another version \(eggtile plan 1, .* save it again"):
+    path.write_bytes(FAMILY + b"12\nwhat follows")
+    with pytest.raises(RequestError, match=r"saved by another version \(eggtile plan 12, .* save it again"):
         eggtile.load(path)
 
 
@@ -124,7 +126,7 @@ def test_a_saved_program_is_called_like_the_program(tmp_path: Path) -> None:
         (([X, X.half()], {"w": X, "shift": None}, 2), "pair[1] is float16[2] with"),
         (([X, X], {"w": 7, "shift": None}, 2), "options['w'] is a int; the program takes f32[2]"),
         ((X, X, X), "the program takes ([tensor, tensor], "),
-        (([X, X],), "the program takes 3 inputs, not 1"),
+        (([X, X],), "options is not given"),
     ],
 )
 def test_a_saved_program_says_in_which_place_a_call_differs(
@@ -134,6 +136,60 @@ def test_a_saved_program_says_in_which_place_a_call_differs(
     with pytest.raises(RequestError, match=re.escape(said)) as refused:
         eggtile.load(tmp_path / "program.pt")(*args)
     assert "\n" not in str(refused.value)
+
+
+def defaulted(
+    x: torch.Tensor,
+    scale: float = 2.0,
+    y: Any = None,
+    size: tuple[int, ...] = (1, 2),
+    f: Any = torch.relu,
+    *,
+    z: int = 1,
+) -> torch.Tensor:
+    return f(x * scale + z) + sum(size) + (0 if y is None else y)
+
+
+def test_a_saved_program_takes_its_defaults_by_their_values(tmp_path: Path) -> None:
+    for saved in ([X], [X, 2.0], [X, 2.0, None], [X, 2.0, None, (1, 2)]):
+        eggtile.optimize(defaulted, saved).save(tmp_path / "program.pt")
+        loaded = eggtile.load(tmp_path / "program.pt")
+        for args, named in (
+            ((X,), {}),
+            ((X, 2.0), {}),
+            ((X, 2.0, None, (1, 2)), {"z": 1}),
+            ((), {"scale": 2.0, "x": X, "size": (1, 2)}),
+        ):
+            assert torch.equal(loaded(*args, **named), defaulted(X))
+        for args, named, said in (
+            ((X, 3.0), {}, "saved for 2.0 where 3.0 is given"),
+            ((X, 2), {}, "saved for 2.0 where 2 is given"),
+            ((X,), {"z": 5}, "saved for 1 where 5 is given"),
+            ((X,), {"y": X}, "saved for None where a tensor is given"),
+            ((X, 2.0, None, (1, 2), torch.relu), {}, "takes 4 inputs, not 5"),
+            ((), {}, "x is not given"),
+        ):
+            with pytest.raises(RequestError, match=said):
+                loaded(*args, **named)
+
+
+def test_a_saved_program_that_differs_from_a_default_needs_what_it_is_saved_for(tmp_path: Path) -> None:
+    eggtile.optimize(defaulted, [X, 3.0, X]).save(tmp_path / "program.pt")
+    loaded = eggtile.load(tmp_path / "program.pt")
+    assert torch.equal(loaded(X, 3.0, X), defaulted(X, 3.0, X))
+    with pytest.raises(RequestError, match=r"saved for 3\.0 where 2\.0 is given"):
+        loaded(X, y=X)
+    with pytest.raises(RequestError, match="y is not given"):
+        loaded(X, 3.0)
+
+
+def test_a_number_of_another_class_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="takes a Level, so it cannot be saved"):
+        eggtile.optimize(lambda x, k: x * 2, [X, Level.HIGH]).save(tmp_path / "program.pt")
+
+
+class Level(IntEnum):
+    HIGH = 3
 
 
 def test_a_list_of_one_tensor_is_saved_as_a_list(tmp_path: Path) -> None:
@@ -244,22 +300,37 @@ def test_a_damaged_saved_program_is_refused_as_that(tmp_path: Path) -> None:
     made = eggtile.optimize(lambda x: x + 1, [torch.zeros(4)])
     made.save(path)
     whole = path.read_bytes()
-    for size in (10, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:size])
-        with pytest.raises(RequestError, match=f"damaged: its end is missing, {size} bytes"):
+    made.save(again := tmp_path / "again.pt")
+    assert again.read_bytes() == whole
+    cuts = [whole[:size] for size in (len(HEAD) - 1, len(HEAD), len(whole) // 2, len(whole) - 1)]
+    for given in (*cuts, whole + b"x", whole.replace(b"ELF", b"XYZ")):
+        path.write_bytes(given)
+        with pytest.raises(RequestError, match="damaged: what it holds is not what was written"):
             eggtile.load(path)
-    at = whole.index(b"ELF")
-    path.write_bytes(whole[:at] + b"XYZ" + whole[at + 3 :])
-    with pytest.raises(RequestError, match="is not what was written"):
-        eggtile.load(path)
-    torch.save({"format": FORMAT}, path)
-    with pytest.raises(RequestError, match="damaged: it has no binaries"):
-        eggtile.load(path)
+    for at in (*range(64), *range(64, len(whole), 97)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(RequestError, match=r"damaged|no saved program|another version") as refused:
+            eggtile.load(path)
+        assert "\n" not in str(refused.value)
     for place, said in ((tmp_path / "none", "there is no file"), (tmp_path, "cannot be read: Is a directory")):
         with pytest.raises(RequestError, match=said):
             eggtile.load(place)
-    with pytest.raises(RequestError, match="cannot be written: Parent directory"):
+    with pytest.raises(RequestError, match="cannot be written: No such file"):
         made.save(tmp_path / "none" / "program.pt")
+
+
+def test_a_saved_program_with_rows_written_by_hand_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "program.pt"
+    eggtile.optimize(lambda x: x + 1, [torch.zeros(4)]).save(path)
+    whole = path.read_bytes()
+    start = len(HEAD) + DIGEST_BYTES
+    row = torch.load(BytesIO(whole[start:]), weights_only=True)
+    for key in row:
+        torch.save({**row, key: []}, changed := BytesIO())
+        for before in (whole[:start], b""):
+            path.write_bytes(before + changed.getvalue())
+            with pytest.raises(RequestError, match="damaged" if before else "no saved program"):
+                eggtile.load(path)
 
 
 def test_an_operand_that_is_no_tensor_is_refused_with_its_type() -> None:
