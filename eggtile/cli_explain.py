@@ -225,6 +225,9 @@ def print_ablated(rows: list[dict[str, Any]], cuts: list[str]) -> None:
         typer.echo(note)
 
 
+FACT_ALONE = "is as it stands; the step is a fact about it that later ones need"
+
+
 def print_chains(found: list[dict[str, Any]], cuts: list[str]) -> None:
     """The steps of every region: what equals what by which law, and what the law needs."""
     for c in found:
@@ -243,7 +246,8 @@ def print_chains(found: list[dict[str, Any]], cuts: list[str]) -> None:
             error = "" if s["error"] is None else f", by numbers to {s['error']:.0e}".replace("0e+00", "0")
             error = error if s["holds"] else ", BUT NOT BY NUMBERS"
             typer.echo(f"{n:3}. {'undo ' if s['undo'] else ''}{s['law']} ({s['class']}{error})")
-            typer.echo(f"       {s['before']}\n    =  {s['after']}")
+            same = s["before"] == s["after"]
+            typer.echo(f"       {s['before']}\n    {FACT_ALONE if same else '=  ' + s['after']}")
             for fact in s["given"]:
                 typer.echo(f"       as {fact}")
         if any(s["law"] == BY_DEFINITION for s in c["steps"]):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from struct import error
 from typing import Any, cast
 
+from eggtile.abridged import line_of
 from eggtile.pipeline import RequestError
 from egraph.dump import describe, node_term
 from egraph.graph import ENode
@@ -37,6 +41,10 @@ DUMP = {"regions": [{"forms": [FORM], "classes": Each(CLASS)}]}
 """What is read of a dump: a type, a list of one shape, a row of shapes, or fields by name."""
 
 
+NUMBER = re.compile(r"[0-9]{1,9}")
+"""The name of a class."""
+SHOWN = 16
+"""Characters of a node's text that are tried."""
 OPERATORS = {c.op for c in MAKERS.values()}
 
 
@@ -48,8 +56,8 @@ def loaded(path: Path) -> dict[str, Any]:
         raise RequestError(f"cannot read {path}: {e.strerror}") from None
     except json.JSONDecodeError as e:
         raise RequestError(f"{path} is not JSON: {e.msg} in line {e.lineno}") from None
-    except (UnicodeDecodeError, RecursionError):
-        raise RequestError(f"{path} is not JSON") from None
+    except (ValueError, RecursionError):  # other bytes than UTF-8, integers of thousands of digits, deep nests
+        raise RequestError(f"{path} is not JSON that can be read") from None
     if why := lack(data, DUMP) or next(filter(None, map(broken, data["regions"])), None):
         raise RequestError(f"{path} is not a dump, as {why}; eggtile dump --format json makes one")
     return cast(dict[str, Any], data)
@@ -71,9 +79,16 @@ def lack(value: object, shape: object, place: str = "") -> str | None:
         case tuple() if isinstance(value, list) and len(value) == len(shape):
             pairs = enumerate(zip(value, shape, strict=True))
             return next(filter(None, (lack(v, s, f"{place}[{n}]") for n, (v, s) in pairs)), None)
-        case type() if isinstance(value, (int, float) if shape is float else shape):
+        case type() if isinstance(value, (int, float) if shape is float else shape) and _is_plain(value, shape):
             return None
     return f"{place or 'it'} is {json.dumps(value)[:40]}"
+
+
+def _is_plain(value: object, shape: type) -> bool:
+    """Whether a number is no truth value, and finite."""
+    return not (isinstance(value, bool) and shape is not bool) and not (
+        isinstance(value, float) and not math.isfinite(value)
+    )
 
 
 def broken(region: Mapping[str, Any]) -> str | None:
@@ -82,7 +97,7 @@ def broken(region: Mapping[str, Any]) -> str | None:
         if odd := [node[0] for node in c["nodes"] if node[0] not in OPERATORS]:
             return f"class {name} has a node {odd[0]!r}"
         kids = [[str(k) for k in node[2]] for node in c["nodes"]]
-        if not name.isdigit() or any(k not in region["classes"] for own in kids for k in own):
+        if not NUMBER.fullmatch(name) or any(k not in region["classes"] for own in kids for k in own):
             return f"class {name} has a node over a class that is not there"
         if not any(all(int(k) < int(name) for k in own) for own in kids) or len(c["origins"]) != len(kids):
             return f"class {name} has no node over smaller classes"
@@ -90,8 +105,9 @@ def broken(region: Mapping[str, Any]) -> str | None:
         smallest = terms(region)
         for c in region["classes"].values():
             for n in map(node_of, c["nodes"]):
-                hash((n, describe(n), node_term(n, [smallest[k] for k in n.children]).digest))
-    except (ArithmeticError, AttributeError, IRError, LookupError, RecursionError, TypeError, ValueError):
+                t = node_term(n, [smallest[k] for k in n.children])
+                hash((n, describe(n), t.digest, line_of(t, SHOWN)))
+    except (ArithmeticError, AttributeError, IRError, LookupError, RecursionError, TypeError, ValueError, error):
         return "a node of its classes is no term"
     return None
 

@@ -56,7 +56,9 @@ def written(compiled: Compiled, form: str, region: int | None) -> str:
         region = 0
     if region is None or region >= count:
         raise RequestError(
-            f"the program has {count} regions, numbered from 0, and {form} holds one graph; say --region N"
+            f"the program's {count} regions are numbered from 0, and {form} holds one graph; say --region N"
+            if count > 1
+            else f"the program has one region, numbered 0, and no {region}"
             if count
             else idle(compiled)
         )

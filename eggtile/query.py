@@ -32,9 +32,14 @@ class Some(frozenset[Any]):
     __hash__ = frozenset.__hash__
 
 
+def _among(x: Value, y: Value) -> bool:
+    """Whether a value, or one of several, is among others."""
+    return any(v in y for v in x) if isinstance(x, Some) else x in y
+
+
 COMPARE: dict[type[ast.cmpop], Callable[[Value, Value], bool]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.In: lambda x, y: x in y, ast.NotIn: lambda x, y: x not in y,
+    ast.GtE: operator.ge, ast.In: _among, ast.NotIn: lambda x, y: not _among(x, y),
 }  # fmt: skip
 ARITHMETIC: dict[type[ast.operator], Callable[[Value, Value], Value]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: lambda x, y: x / y if y else math.nan,

@@ -31,7 +31,7 @@ def chains(regions: Sequence[Region], a: str, b: str, deadline: Deadline = UNLIM
     """The steps from form A to form B in every region that has both; a number that no region has is refused."""
     most = max((len(r.listed) for r in regions), default=0)
     for name in (a, b):
-        if name != "default" and not (name.isdigit() and int(name) < most):
+        if name != "default" and name not in map(str, range(most)):
             raise RequestError(f"there is no form {cut(name)}; forms are 0 to {most - 1}, or default")
     every = ((r, form_of(r, a), form_of(r, b)) for r in regions)
     ends = [(r, left, right) for r, left, right in every if left is not None and right is not None]

@@ -208,12 +208,46 @@ def test_a_dump_with_a_hole_is_refused_with_its_place(dumps: dict[str, Path], tm
 
 
 @pytest.mark.parametrize(
-    "node", [["Index", [], []], ["Index", [["a"]], []], ["Const", ["f32"], []], ["Const", [True, 0], []]]
+    "node",
+    [
+        ["Index", [], []],
+        ["Index", [1], []],
+        ["Index", [["a"]], []],
+        ["Const", ["f32"], []],
+        ["Const", ["f32", "neg"], []],
+        ["Const", [True, 0], []],
+    ],
 )
 def test_a_dump_with_a_node_that_is_no_term_is_refused(dumps: dict[str, Path], node: list[Any]) -> None:
     (region, *_) = json.loads(dumps["default"].read_text())["regions"]
     assert broken(region) is None
     assert broken({**region, "classes": {**region["classes"], "0": {"nodes": [node], "origins": [""]}}})
+
+
+@pytest.mark.parametrize("cost", ["Infinity", "NaN", "1e999", "true"])
+def test_a_dump_with_a_cost_that_is_no_number_is_refused(dumps: dict[str, Path], tmp_path: Path, cost: str) -> None:
+    data = json.loads(dumps["default"].read_text())
+    data["regions"][0]["forms"][0]["cost_us"] = "HERE"
+    (tmp_path / "d.json").write_text(json.dumps(data).replace('"HERE"', cost))
+    outcome = called("query", str(tmp_path / "d.json"), "forms", "--json")
+    assert outcome.exit_code == 2 and "cost_us" in outcome.stderr and outcome.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["\u00b2", "\u0663", "-1", "1" * 6000])
+def test_the_name_of_a_class_is_a_number(dumps: dict[str, Path], name: str) -> None:
+    (region, *_) = json.loads(dumps["default"].read_text())["regions"]
+    c = {"nodes": [["Index", ["a0"], []]], "origins": [""]}
+    assert broken({**region, "classes": {**region["classes"], name: c}})
+
+
+def test_among_several_values_one_is_enough(dumps: dict[str, Path]) -> None:
+    data = json.loads(dumps["default"].read_text())
+    both = answers(data, "classes where op == Fold or op == Unary")
+    assert both and answers(data, "classes where op in {Fold, Unary}") == both
+    assert answers(data, "classes where not op in {Fold, Unary}") == answers(
+        data, "classes where op not in {Fold, Unary}"
+    )
+    assert answers(data, "classes where origin in {written}") == answers(data, "classes where origin == written")
 
 
 def test_a_loop_that_others_use_is_one_loop_that_reads() -> None:
@@ -245,6 +279,7 @@ def test_what_is_divided_by_0_compares_with_nothing(dumps: dict[str, Path]) -> N
         b'{"regions": [{"forms": [{"id": 0}], "classes": {}}]}',
         b"\xff\xfe",
         b"[" * 100_000,
+        b"1" * 6000,
     ],
 )
 def test_a_file_that_is_no_dump_is_refused(tmp_path: Path, content: bytes) -> None:

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import permutations
+from itertools import pairwise, permutations
 from typing import Any
 
 import pytest
@@ -152,7 +152,7 @@ def test_why_gives_steps_that_hold_and_undoes_them_on_the_way_back(explored: Com
     assert [s["law"] for s in reversed(undone)] == [s["law"] for s in made]
     assert all(s["undo"] for s in undone) and not any(s["undo"] for s in made)
     assert "each replayed on terms" in called("explore", "-k", "2", "--why", "default", "0", "-c", ROWS).stdout
-    for name in ("99", "x", "-1"):
+    for name in ("99", "x", "-1", "\u00b2"):
         with pytest.raises(RequestError, match=f"there is no form {name}; forms are 0 to"):
             chains(explored.regions, "0", name)
 
@@ -221,6 +221,14 @@ def single_rows(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def normalised_twice(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return F.layer_norm(F.gelu(F.layer_norm(x, (13,)) @ w) @ w.T + x, (13,))
+
+
+def test_no_step_says_that_a_value_equals_itself() -> None:
+    program = "F.layer_norm(F.gelu(torch.randn(8, 64)), (64,), torch.randn(64))"
+    text = called("explore", "-k", "2", "--why", "0", "1", "-c", program).stdout
+    lines = text.splitlines()
+    assert not any(y == f"    =  {x.strip()}" for x, y in pairwise(lines))
+    assert "shifted_factor_leaves_product" in text and "a fact about it that later ones need" in text
 
 
 @pytest.mark.parametrize(
