@@ -179,10 +179,13 @@ def model_measure_command(
 
 
 @model_app.command("judge")
-def model_judge_command(source: Recorded) -> None:
-    """Price the measured lines by the model as it is now, and write that into the rows."""
+def model_judge_command(
+    source: Recorded, write: Annotated[bool, typer.Option("--write", help="Put the new prices into FILE.")] = False
+) -> None:
+    """Price the measured lines by the model as it is now."""
     rows = [model.judged(r, model.scheduled(case(r["of"]))) for r in results.load([source]) if "us" in r]
-    source.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    if write:
+        source.write_text("".join(json.dumps(r) + "\n" for r in rows))
     show_model(rows)
 
 

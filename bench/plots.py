@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from matplotlib.figure import Figure
 
 from bench import sweep
@@ -86,5 +87,13 @@ def draw_model(path: Path) -> None:
 
 DRAWN: Mapping[str, Callable[[Path], None]] = {"ratios": draw_ratios, "sweep": draw_sweep, "model": draw_model}
 
+
+def draw(what: Annotated[str, typer.Argument(help=", ".join(DRAWN))], path: Path) -> None:
+    """Draw recorded rows into a file (.svg, .png or .pdf)."""
+    if what not in DRAWN or path.suffix not in (".svg", ".png", ".pdf"):
+        raise typer.BadParameter(f"{what} {path}: it is one of {', '.join(DRAWN)}, and a .svg, .png or .pdf file")
+    DRAWN[what](path)
+
+
 if __name__ == "__main__":
-    DRAWN[sys.argv[1]](Path(sys.argv[2]))
+    typer.run(draw)

@@ -8,14 +8,28 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
+
 RESULTS = Path(__file__).parent / "results"
 
 
 def load(paths: Iterable[Path] | None = None) -> list[dict[str, Any]]:
     """All rows, oldest first; by default those of bench/results."""
     files = sorted(RESULTS.glob("*.jsonl")) if paths is None else paths
-    rows = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    rows = [row for path in files for row in _read(path)]
     return sorted(rows, key=lambda row: str(row.get("time", "")))
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+    except OSError as e:
+        raise typer.BadParameter(f"cannot read {path}: {e.strerror}") from None
+    except (ValueError, RecursionError):
+        raise typer.BadParameter(f"{path} is no file of JSON lines") from None
+    if not all(isinstance(row, dict) for row in rows):
+        raise typer.BadParameter(f"{path} holds a line that is no row")
+    return rows
 
 
 def latest(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

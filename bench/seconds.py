@@ -34,12 +34,12 @@ PROGRAMS = {
     "attention": "at.hand_causal_32x2048x128",
     "decoder": "layer.tinyllama_prefill2048",
 }
-BEFORE_OURS = ("program", "capture")
+BEFORE_OURS = ("imports", "program", "capture")
 STAGE = re.compile(r"^\s*(\w+)\s+([\d.]+) ms$", re.MULTILINE)
 
 
 def command_times(runs: int) -> Iterator[Found]:
-    """`eggtile compile ... -o FILE.cubin` as a whole process with empty caches, and its own stages after capture."""
+    """`eggtile compile ... -o FILE.cubin` as a whole process with empty caches, and its stages after imports and capture."""
     for name, code in COMMANDS.items():
         found: dict[str, list[float]] = {"process": [], "ours": []}
         for _ in range(runs):

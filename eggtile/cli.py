@@ -169,7 +169,7 @@ def schedules(
     budget: BudgetText = None,
     json_: Json = False,
 ) -> None:
-    """List the schedule space of every kernel of the chosen form, the default first, and what is measured of it."""
+    """List the schedule space of every kernel of the chosen form, the model's best first, and what is measured of it."""
     options = options_of(numerics, target, evidence=stores.opened(store), **budget_of(budget))
     _, compiled = started(program, code, inputs, options)
     choose_forms(compiled)

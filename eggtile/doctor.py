@@ -31,9 +31,9 @@ def diagnose() -> list[Finding]:
     found.append(_sass())
     if torch.cuda.is_available():
         found.append(Finding("GPU", torch.cuda.get_device_name()))
-        found.append(_package("cupy-cuda13x", "pip install 'eggtile[gpu]'"))
     else:
         found.append(Finding("GPU", "none", "timing needs one; all else works without"))
+    found.append(_package("cupy-cuda13x", "on a GPU, pip install 'eggtile[gpu]'"))
     return found
 
 
