@@ -39,7 +39,7 @@ STAGE = re.compile(r"^\s*(\w+)\s+([\d.]+) ms$", re.MULTILINE)
 
 
 def command_times(runs: int) -> Iterator[Found]:
-    """`eggtile compile ... -o FILE.cubin` as a whole process with empty caches, and its stages after imports and capture."""
+    """`eggtile compile ... -o FILE.cubin` as a whole process without caches, and its stages behind imports and capture."""
     for name, code in COMMANDS.items():
         found: dict[str, list[float]] = {"process": [], "ours": []}
         for _ in range(runs):
