@@ -38,6 +38,21 @@ class Trials:
     seen: list[list[torch.Tensor]]
 
 
+class Draws:
+    """Random numbers of one trial, drawn on the device of what they change."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.generators: dict[torch.device, torch.Generator] = {}
+
+    def like(self, t: torch.Tensor) -> torch.Tensor:
+        """Numbers between -1 and 1, one for each element."""
+        if t.device not in self.generators:
+            self.generators[t.device] = torch.Generator(t.device).manual_seed(self.seed)
+        generator = self.generators[t.device]
+        return torch.rand(t.shape, generator=generator, dtype=torch.float64, device=t.device) * 2 - 1
+
+
 class Sways:
     """How far each element of each output in float64 moves by the program's roundings, taken at random.
 
@@ -87,7 +102,7 @@ class Sways:
         sways = [torch.zeros(y.shape, dtype=torch.float64, device=y.device) for y in self.exact]
         seen: list[list[torch.Tensor]] = [[] for _ in self.exact]
         for seed in range(TRIALS):
-            random = torch.Generator().manual_seed(seed)
+            random = Draws(seed)
             moved = partial(roundings_away, narrow=narrow, random=random) if given else widened
             tried = doubled(self.fn, self.inputs, moved, partial(rounded_away, narrow=narrow, random=random))
             for k, (y, y64) in enumerate(zip(tried.values, self.exact, strict=True)):
@@ -100,7 +115,7 @@ class Sways:
         return Trials(sways, seen)
 
 
-def roundings_away(t: torch.Tensor, narrow: torch.dtype, random: torch.Generator) -> torch.Tensor:
+def roundings_away(t: torch.Tensor, narrow: torch.dtype, random: Draws) -> torch.Tensor:
     """The tensor in float64, each element of a floating type up to half a place of a type away."""
     wide = widened(t)
     if t.dtype.is_floating_point:
@@ -110,7 +125,7 @@ def roundings_away(t: torch.Tensor, narrow: torch.dtype, random: torch.Generator
 
 
 def rounded_away(
-    t: torch.Tensor, argument: torch.Tensor | None, narrow: torch.dtype, random: torch.Generator
+    t: torch.Tensor, argument: torch.Tensor | None, narrow: torch.dtype, random: Draws
 ) -> torch.Tensor:
     """A tensor in float64 with each element that is no number of a type up to half a place of it away.
 
@@ -127,10 +142,9 @@ def rounded_away(
     return moved
 
 
-def _away(t: torch.Tensor, narrow: torch.dtype, random: torch.Generator) -> torch.Tensor:
+def _away(t: torch.Tensor, narrow: torch.dtype, random: Draws) -> torch.Tensor:
     places = FINE if narrow == torch.float64 else 1.0
-    share = torch.rand(t.shape, generator=random, dtype=torch.float64).to(t.device) * 2 - 1
-    return t * (1 + places * unit_roundoff(narrow) * share)
+    return t * (1 + places * unit_roundoff(narrow) * random.like(t))
 
 
 def explained(
