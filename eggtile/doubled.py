@@ -90,7 +90,7 @@ class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 wide["half_to_float"] = False
             elif a.name == "dtype" and wide.get("dtype") is None and floats and not operands:
                 wide["dtype"] = torch.float64
-        if floats and not any(t.is_floating_point() for t in operands):
+        if floats and not any(t.is_floating_point() or t.is_complex() for t in operands):
             wide = {k: pytree.tree_map_only(torch.Tensor, _of_whole, v) for k, v in wide.items()}
         names = [a.name for a in func._schema.arguments][:places]
         out = _tensors(func(*(wide[n] for n in names), **{k: v for k, v in wide.items() if k not in names}))

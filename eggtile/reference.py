@@ -61,10 +61,11 @@ def doubled(
 ) -> Exact:
     """The program in float64, which decides by its own types and values as always.
 
-    Tensors that it is given or holds are made wide by `widen`; what a call computes goes on as `change` gives it.
+    Tensors that it is given or holds are made wide by `widen`; what a call computes goes on as `change` gives it. Attention
+    and recurrent cells are those of PyTorch that have every type.
     """
     private, mode = [private_copy(t) for t in inputs], Doubled(widen, change)
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), mode:
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH), mode:
         out = with_parameters(fn, lambda t: t.detach().clone())(*private)
     found = [*flat_tensors(out), *private]
     return Exact([mode.wide(t) for t in found], [mode.total(t) for t in found], mode.random)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from eggtile.check import check_on_cpu, judge
 from eggtile.conditioning import Sways
 from eggtile.pipeline import RequestError
-from eggtile.reference import doubled, run_eager, run_in_float64
+from eggtile.reference import doubled, flat_tensors, run_eager, run_in_float64
 
 Program = Callable[[torch.Tensor], torch.Tensor]
 
@@ -62,6 +63,29 @@ def test_what_a_program_writes_and_views_is_written_in_float64_too() -> None:
     wanted = x.double().clone()
     assert torch.equal(y, fn(wanted)) and torch.equal(after, wanted)
     assert torch.equal(run_eager(fn, [x])[0], fn(x.clone()))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.fft.rfft(x).abs(),
+        lambda x: torch.view_as_real(torch.polar(x, x) * torch.view_as_complex(x.view(-1, 3, 2)).sum()),
+        torch.vmap(lambda x: x.softmax(-1) * x.sum()),
+        lambda x: F.scaled_dot_product_attention(*[x.view(1, 2, 2, 6)] * 3, is_causal=True),
+        torch.nn.LSTM(6, 5),
+        torch.nn.BatchNorm1d(6).train(),
+        torch.nn.MultiheadAttention(6, 2).eval(),
+    ],
+)
+def test_float64_is_what_the_program_gives_in_float64(fn: Callable[..., object]) -> None:
+    torch.manual_seed(0)
+    inputs = [torch.randn(4, 6)] * (3 if isinstance(fn, torch.nn.MultiheadAttention) else 1)
+    got = run_in_float64(fn, inputs)
+    wide = copy.deepcopy(fn).double() if isinstance(fn, torch.nn.Module) else fn
+    with torch.no_grad():
+        wanted = flat_tensors(wide(*(x.double() for x in inputs)))
+    for y, y64 in zip(got, wanted, strict=False):
+        torch.testing.assert_close(y, y64, rtol=1e-13, atol=1e-13)
 
 
 def test_a_place_between_two_right_places_is_wrong() -> None:
