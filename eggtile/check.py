@@ -111,7 +111,7 @@ def judge(
                 reason = reason or why
             elif wrong:
                 notes += (f"{why}; no more than the roundings of the program move it",)
-        if not reason and swayed and (lost := hidden(y, e, y64, swayed, k)):
+        if not reason and swayed and (lost := hidden(y, e, y64, swayed, k, max(1.0, roundings))):
             reason = f"output {k} is {lost}"
         worst, worst_eager = max(worst, error), max(worst_eager, eager_error)
     return Verdict(on, worst, worst_eager, not reason, reason, notes)

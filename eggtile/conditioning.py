@@ -19,8 +19,8 @@ from eggtile.runtime import flat_memory
 
 FACTOR = 2.0
 """By how much an error may be above eager's."""
-TRIALS = 6
-"""Random roundings of the program that are tried."""
+TRIALS, MOST_TRIALS = 6, 48
+"""Random roundings of the program that are tried at a time, and in all while an error is not explained."""
 LUCK = 16.0
 """By how much errors may be above the ones that are seen of so few trials.
 
@@ -30,12 +30,13 @@ FINE = 8.0
 """Half places of a number of type f64 by which it moves: one alone is lost in the arithmetic of the trial."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Trials:
     """How far the elements of each output move at most, and the whole numbers of each that roundings choose among."""
 
     sways: list[torch.Tensor]
     seen: list[list[torch.Tensor]]
+    count: int = 0
 
 
 class Draws:
@@ -75,33 +76,44 @@ class Sways:
         The type that is rounded to is f64 where the output or a tensor of the program is of it, else f32; coarsely, that
         of fewest digits which the program has. Without floats it is coarse.
         """
-        return self.trials(of, coarse).sways[output]
+        return self._tried(*self._asked(of, coarse)).sways[output]
+
+    def room(self, output: int, of: torch.dtype, coarse: bool = False) -> torch.Tensor:
+        """By how much elements of an output may err: what is seen, times what so many trials may fall short by."""
+        found = self._tried(*self._asked(of, coarse))
+        return found.sways[output] * (LUCK * math.sqrt(TRIALS / found.count))
 
     def seen(self, output: int, of: torch.dtype) -> list[torch.Tensor]:
         """What the trials gave, of an output that numbers places or chooses; none of one that adds up."""
-        return self.trials(of, False).seen[output]
+        return self._tried(*self._asked(of, False)).seen[output]
 
     def noise(self, output: int) -> torch.Tensor:
         """By how much float64 itself may err."""
-        return self._tried(torch.float64, True).sways[output]
+        return LUCK * self._tried(torch.float64, True).sways[output]
 
-    def trials(self, of: torch.dtype, coarse: bool) -> Trials:
-        """The trials for outputs of a type."""
+    def more(self, of: torch.dtype, coarse: bool = False) -> bool:
+        """Try more for outputs of a type, since a few trials may all leave an element near; False where it is enough."""
+        asked = self._asked(of, coarse)
+        if self._tried(*asked).count >= MOST_TRIALS:
+            return False
+        self._try(*asked)
+        return True
+
+    def _asked(self, of: torch.dtype, coarse: bool) -> tuple[torch.dtype, bool]:
         finest = torch.float64 if torch.float64 in {of, *self.types} else torch.float32
         coarse |= not of.is_floating_point
-        narrow = max(self.types, key=unit_roundoff, default=finest) if coarse else finest
-        return self._tried(narrow, of.is_floating_point)
+        return max(self.types, key=unit_roundoff, default=finest) if coarse else finest, of.is_floating_point
 
     def _tried(self, narrow: torch.dtype, given: bool) -> Trials:
-        asked = narrow, given
-        if asked not in self.found:
-            self.found[asked] = self._try(narrow, given)
-        return self.found[asked]
+        if (narrow, given) not in self.found:
+            still = [torch.zeros(y.shape, dtype=torch.float64, device=y.device) for y in self.exact]
+            self.found[narrow, given] = Trials(still, [[] for _ in self.exact])
+            self._try(narrow, given)
+        return self.found[narrow, given]
 
-    def _try(self, narrow: torch.dtype, given: bool) -> Trials:
-        sways = [torch.zeros(y.shape, dtype=torch.float64, device=y.device) for y in self.exact]
-        seen: list[list[torch.Tensor]] = [[] for _ in self.exact]
-        for seed in range(TRIALS):
+    def _try(self, narrow: torch.dtype, given: bool) -> None:
+        found = self.found[narrow, given]
+        for seed in range(found.count, found.count + TRIALS):
             random = Draws(seed)
             moved = partial(roundings_away, narrow=narrow, random=random) if given else widened
             tried = doubled(self.fn, self.inputs, moved, partial(rounded_away, narrow=narrow, random=random))
@@ -109,10 +121,10 @@ class Sways:
                 if y.shape != y64.shape:
                     continue
                 off = (y.double() - y64.double()).abs()
-                torch.maximum(sways[k], off.nan_to_num(0.0, 0.0, 0.0), out=sways[k])
+                torch.maximum(found.sways[k], off.nan_to_num(0.0, 0.0, 0.0), out=found.sways[k])
                 if not y.is_floating_point() and not tried.totals[k]:
-                    seen[k].append(y)
-        return Trials(sways, seen)
+                    found.seen[k].append(y)
+        found.count += TRIALS
 
 
 def roundings_away(t: torch.Tensor, narrow: torch.dtype, random: Draws) -> torch.Tensor:
@@ -161,13 +173,19 @@ def explained(
     What is allowed of all follows from what eager errs by beyond the roundings. Of whole numbers that add nothing up,
     those are right which eager, float64 or a trial gives.
     """
-    sway = times * swayed(output, y.dtype).to(y.device)
-    if not y.dtype.is_floating_point:
-        given = [e, y64, *(t.to(y.device) for t in swayed.seen(output, y.dtype))]
-        right = torch.stack([y == t for t in given]).any(0)
-        return bool((right if len(given) > 2 else right | ((y.double() - y64.double()).abs() <= sway)).all())
-    off = (e.double() - y64).abs().nan_to_num(0.0, 0.0, 0.0)
-    return beyond(y, y64, LUCK * sway + FACTOR * off) <= allowed(beyond(e, y64, LUCK * sway))
+    while True:
+        if not y.dtype.is_floating_point:
+            given = [e, y64, *(t.to(y.device) for t in swayed.seen(output, y.dtype))]
+            right = torch.stack([y == t for t in given]).any(0)
+            sway = swayed(output, y.dtype).to(y.device)
+            near = right if len(given) > 2 else right | ((y.double() - y64.double()).abs() <= sway)
+            ok = bool(near.all())
+        else:
+            room = times * swayed.room(output, y.dtype).to(y.device)
+            off = (e.double() - y64).abs().nan_to_num(0.0, 0.0, 0.0)
+            ok = beyond(y, y64, room + FACTOR * off) <= allowed(beyond(e, y64, room))
+        if ok or not swayed.more(y.dtype):
+            return ok
 
 
 def beyond(y: torch.Tensor, y64: torch.Tensor, room: torch.Tensor) -> float:
@@ -177,7 +195,7 @@ def beyond(y: torch.Tensor, y64: torch.Tensor, room: torch.Tensor) -> float:
     return relative_error(y, torch.where(torch.isfinite(near), near, y64))
 
 
-def hidden(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor, swayed: Sways, output: int) -> str:
+def hidden(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor, swayed: Sways, output: int, times: float) -> str:
     """Where an element is wrong as a whole, though its error is small beside the largest element; "" if none is.
 
     It has lost half of its digits, eager's has not, and neither a rounding nor what float64 resolves explains it.
@@ -192,11 +210,14 @@ def hidden(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor, swayed: Sways, o
     lost = torch.isfinite(error) & (error > least + off)
     if not lost.any():
         return ""
-    lost &= error > least + off + LUCK * swayed.noise(output).to(y.device)
+    lost &= error > least + off + swayed.noise(output).to(y.device)
     if not lost.any():
         return ""
-    lost &= error > least + LUCK * swayed(output, y.dtype, coarse=True).to(y.device)
-    if not lost.any():
-        return ""
+    while True:
+        lost &= error > least + times * swayed.room(output, y.dtype, coarse=True).to(y.device)
+        if not lost.any():
+            return ""
+        if not swayed.more(y.dtype, coarse=True):
+            break
     place = tuple(map(int, lost.nonzero()[0]))
     return f"{float(y[place]):.3g} at {place}, where float64 gives {float(y64[place]):.3g} and eager {float(e[place]):.3g}"

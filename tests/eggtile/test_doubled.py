@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from eggtile.check import check_on_cpu, judge
+from eggtile.check import Longest, check_on_cpu, judge
 from eggtile.conditioning import Sways
 from eggtile.pipeline import RequestError
 from eggtile.reference import doubled, flat_tensors, run_eager, run_in_float64
@@ -130,6 +130,22 @@ def test_an_element_that_lost_half_of_its_digits_is_wrong(share: float) -> None:
     rows = torch.full((64, 1), share)
     rows[0] = 1
     assert not planted(lambda x: x * 3 + x.mean(-1, keepdim=True), x, lambda y: y * rows)
+
+
+def test_no_element_is_lost_because_few_trials_leave_it_near() -> None:
+    def prefixes(x: torch.Tensor) -> torch.Tensor:
+        return x.cumsum(-1)
+
+    torch.manual_seed(0)
+    x = torch.randn(200, 4096)
+    exact = run_in_float64(prefixes, [x])
+    eager = [y.float() for y in exact]
+    small = exact[0].abs() < 0.05
+    small[:, :1000] = False
+    swayed = Sways(prefixes, [x], exact)
+    for error, ok in ((1.5e-5, True), (1e-3, False)):
+        got = [torch.where(small, eager[0] + error, eager[0]), eager[1]]
+        assert judge("cpu", got, eager, exact, longest=Longest(4096), swayed=swayed).ok == ok
 
 
 @pytest.mark.parametrize("fn", [lambda x: x + torch.rand_like(x), lambda x: F.dropout(x, 0.5, True)])
