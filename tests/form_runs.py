@@ -188,10 +188,11 @@ class Forms:
             return "" if values != "reported" and is_near(got, right, slack) else why
 
         swayed = Sways(self.fn, inputs, right)
+        times = max(1.0, math.sqrt(longest_folds(self.compiled).passed(torch.float32)))
 
         def lost(got: Tensors, eager: Tensors, right: Tensors) -> str:
             each = enumerate(zip(got, eager, right, strict=True))
-            return next(filter(None, (hidden(*ys, swayed, k) for k, ys in each)), "")
+            return next(filter(None, (hidden(*ys, swayed, k, times) for k, ys in each)), "")
 
         wide, narrow = self.run(written, inputs, True), self.run(written, inputs, False)
         why = judged(narrow, eager, right) or errors(wide, right, max(ROUGH, 2 * worst(eager, right)))
