@@ -32,15 +32,40 @@ _SMALL_WORDS = {
     2: Word("unsigned short", "u16", "h", "ushort"),
     4: Word("unsigned", "u32", "r", "uint"),
 }
-# Hints of loads hold for buffers that the kernel only reads (the non-coherent path); others load plainly.
-LOAD_HINTS = {"default": "", "stream": "ld.global.nc.L1::no_allocate", "keep": "ld.global.nc.L1::evict_last"}
-STORE_HINTS = {"default": "", "stream": "st.global.cs", "keep": "st.global.L1::evict_last"}
+
+
+@dataclass(frozen=True)
+class Hint:
+    """How accesses go through the caches: the PTX of a load and of a store, and the L2 policy that both carry.
+
+    Loads with a hint take the non-coherent path: buffers that the kernel writes are loaded plainly. PTX ISA: ld.global.nc,
+    st, createpolicy.
+    """
+
+    load: str
+    store: str
+    policy: str = ""
+
+    def ptx(self, access: str, address: str, operands: str, of_load: bool) -> str:
+        """The instruction `access` with its operands, behind the making of the policy where there is one."""
+        order = f"{operands}, [{address}]" if of_load else f"[{address}], {operands}"
+        if not self.policy:
+            return f"{access} {order};"
+        made = f"createpolicy.fractional.{self.policy}.b64 policy, 1.0;"
+        return f"{{ .reg .b64 policy; {made} {access} {order}, policy; }}"
+
+
+HINTS = {
+    "default": Hint("", ""),
+    "stream": Hint("ld.global.nc.L1::no_allocate", "st.global.cs"),
+    "keep": Hint("ld.global.nc.L2::cache_hint", "st.global.L2::cache_hint", "L2::evict_last"),
+}
 WIDEST_BYTES = 16
 
 
 @dataclass(frozen=True)
 class Access:
-    """`width` elements of a storage type moved at once; `hint` is a row of the tables above."""
+    """`width` elements of a storage type moved at once; `hint` is a row of HINTS."""
 
     dtype: DType
     width: int
@@ -106,7 +131,8 @@ def _read(access: Access) -> str:
         return f"w = *(const {access.vector}*)p;"
     operands = _braced([f"%{k}" for k in range(len(parts))])
     outputs = ", ".join(f'"={access.word.register}"({w})' for w in parts)
-    ptx = f"{LOAD_HINTS[access.hint]}{_lanes(parts)}.{access.word.ptx} {operands}, [%{len(parts)}];"
+    hint = HINTS[access.hint]
+    ptx = hint.ptx(f"{hint.load}{_lanes(parts)}.{access.word.ptx}", f"%{len(parts)}", operands, of_load=True)
     return f'asm volatile("{ptx}" : {outputs} : "l"(p));'
 
 
@@ -126,7 +152,8 @@ def store(access: Access) -> Function:
     else:
         operands = _braced([f"%{k + 1}" for k in range(len(parts))])
         inputs = ", ".join(f'"{access.word.register}"({w})' for w in parts)
-        ptx = f"{STORE_HINTS[access.hint]}{_lanes(parts)}.{access.word.ptx} [%0], {operands};"
+        hint = HINTS[access.hint]
+        ptx = hint.ptx(f"{hint.store}{_lanes(parts)}.{access.word.ptx}", "%0", operands, of_load=False)
         lines.append(f'asm volatile("{ptx}" ::"l"(p), {inputs} : "memory");')
     return _function(f"void store{access.suffix}({ctype}* p, const {ctype}* v)", lines)
 

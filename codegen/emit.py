@@ -296,8 +296,8 @@ class _Writer:
 
     def _load_global(self, s: LoadGlobal) -> None:
         hint = "default" if s.buffer in self.written else s.cache
-        if s.cache not in access.LOAD_HINTS:
-            raise EmitError(f"load of {s.buffer}: cache hint {s.cache} is none of {', '.join(access.LOAD_HINTS)}")
+        if s.cache not in access.HINTS:
+            raise EmitError(f"load of {s.buffer}: cache hint {s.cache} is none of {', '.join(access.HINTS)}")
         found = access.Access(self.global_buffer(s.buffer).dtype, s.width, hint)
         self._load(s.array, s.index, s.buffer, found, s.offset, s.pred, s.other)
 
@@ -335,8 +335,8 @@ class _Writer:
             self.line(f"else {' = '.join([*elements, missing.text])};")
 
     def _store_global(self, s: StoreGlobal) -> None:
-        if s.cache not in access.STORE_HINTS:
-            raise EmitError(f"store to {s.buffer}: cache hint {s.cache} is none of {', '.join(access.STORE_HINTS)}")
+        if s.cache not in access.HINTS:
+            raise EmitError(f"store to {s.buffer}: cache hint {s.cache} is none of {', '.join(access.HINTS)}")
         how = access.Access(self.global_buffer(s.buffer).dtype, s.width, s.cache)
         if s.monoid is None:
             self._store(s.buffer, s.offset, s.array, s.index, how, s.pred)

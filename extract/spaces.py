@@ -8,7 +8,8 @@ WORK=t256 TILE=x1:2048/v8 REDUCE=lanes+split16 the longest swept axis, x1, in 16
 WORK=t512+c8 TILE=x1:16032/v8,x1p:8 REDUCE=split8
                                                the pieces of x1 are the blocks of a cluster, which merge them at once
 WORK=t512+c8 TILE=x1:1024/v8,x1p:128 REDUCE=lanes+split128    the pieces of x1 are the warps of a cluster
-WORK=t512 TILE=x1:4096/v4 STORE=plain           no cache hints; STORE=stream: for all that is touched once; else by size
+WORK=t512 TILE=x1:4096/v4 STORE=plain           no cache hints; STORE=stream: for all that is touched once; STORE=keep: what
+                                               is loaded stays longer than what is stored; else by size
 WORK=points128                                 the fall-back: results tiled over the threads, sweeps by single steps
 
 A swept axis whose tile covers its extent stays in registers between its sweeps, else it is swept tile by tile.
@@ -47,7 +48,7 @@ from ir.schedule import Schedule, parse_schedule, schedule, staging
 from ir.tile import TileProgram
 
 KEYS = ("WORK", "TILE", "REDUCE", "STAGE", "STORE")
-STORES = ("", "plain", "stream")
+STORES = ("", "plain", "stream", "keep")
 HINTED_LINES = 3
 """The best lines, of which the space also has those with the other cache hints."""
 FALLBACK_THREADS = 128
@@ -339,14 +340,14 @@ def space(
 
 
 def _with_hints(lines: Mapping[Schedule, float], subject: Subject) -> dict[Schedule, float]:
-    """The lines, and behind each of the best the one with hints where it has none and without where it has."""
+    """The lines, and behind each of the best those with the hints that it leaves out, and without where it has some."""
     sizes, machine = [b.bytes for b in subject.buffers], subject.machine
-    hinted, other = any(map(machine.large, sizes)), "plain" if machine.streams(sum(sizes)) else "stream"
+    others = ("plain",) if machine.streams(sum(sizes)) else ("keep", "stream")
+    hinted = HINTED_LINES if any(map(machine.large, sizes)) else 0
     out: dict[Schedule, float] = {}
     for k, (line, us) in enumerate(lines.items()):
         out[line] = us
-        if hinted and k < HINTED_LINES:
-            out[replace(point(line), store=other).line()] = us
+        out |= {replace(point(line), store=other).line(): us for other in others if k < hinted}
     return out
 
 

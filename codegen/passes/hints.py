@@ -1,6 +1,8 @@
 """Cache hints: what a kernel touches once, and a large part of the cache would hold in vain, passes it by.
 
-STORE=stream and STORE=plain of a schedule ask for hints everywhere or nowhere, whatever the sizes.
+STORE=stream and STORE=plain of a schedule ask for these hints everywhere or nowhere, whatever the sizes. STORE=keep has the
+L2 cache hold what is loaded longer than what is stored: of two streams through the cache the stored one then leaves at once
+and in order, not where it happens to make room for the other.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ LEAST_BYTES = 8
 def choose_hints(state: State) -> State:
     """Stream the stores that touch every element of a large buffer once, and in a part that folds such loads too.
 
-    Where nothing is folded, many short blocks load at a time, and these are faster through the cache.
+    Where nothing is folded, many short blocks load at a time, and these are faster through the cache. What is kept is any
+    load of a buffer that no two blocks share.
     """
     buffers = {b.name: b for b in state.tile.buffers}
-    wish, total = state.tile.schedule.get("STORE"), sum(map(_bytes, state.tile.buffers))
-    if not (wish == "stream" or (wish == "" and state.machine.streams(total))):
+    asked, total = state.tile.schedule.get("STORE"), sum(map(_bytes, state.tile.buffers))
+    wish = asked or ("stream" if state.machine.streams(total) else "plain")
+    if wish == "plain":
         return state
     statements = [s for p in state.tile.parts for s in tile.walk(p.body)]
     touched = Counter(s.buffer for s in statements if isinstance(s, TileLoad | TileStore))
@@ -35,16 +39,16 @@ def choose_hints(state: State) -> State:
         accesses = dict(plan.accesses)
         folds = any(isinstance(s, tile.TileFold | tile.Stream) for s in tile.walk(part.body))
         for s in tile.walk(part.body):
-            if not isinstance(s, TileLoad | TileStore) or touched[s.buffer] > 1:
+            if not isinstance(s, TileLoad | TileStore):
                 continue
-            b, access = buffers[s.buffer], accesses[access_name(s)]
+            b, access, loads = buffers[s.buffer], accesses[access_name(s)], isinstance(s, TileLoad)
             axes = values[s.out if isinstance(s, TileLoad) else s.value].free | access.offset.free
             wide = access.width * DTYPES[b.dtype].bytes >= LEAST_BYTES
+            large = bool(asked) or state.machine.large(_bytes(b))
             plain = isinstance(s, TileLoad) or s.monoid is None
-            streamed = isinstance(s, TileStore) or folds
-            large = wish == "stream" or state.machine.large(_bytes(b))
-            if wide and plain and streamed and large and _once(part, axes):
-                accesses[access_name(s)] = replace(access, cache="stream")
+            streamed = plain and touched[s.buffer] == 1 and (folds or not loads)
+            if wide and large and _once(part, axes) and (streamed if wish == "stream" else loads):
+                accesses[access_name(s)] = replace(access, cache=wish)
         plans.append(replace(plan, accesses=accesses))
     return replace(state, plans=tuple(plans))
 
