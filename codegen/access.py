@@ -46,13 +46,14 @@ class Hint:
     store: str
     policy: str = ""
 
-    def ptx(self, access: str, address: str, operands: str, of_load: bool) -> str:
-        """The instruction `access` with its operands, behind the making of the policy where there is one."""
-        order = f"{operands}, [{address}]" if of_load else f"[{address}], {operands}"
-        if not self.policy:
-            return f"{access} {order};"
-        made = f"createpolicy.fractional.{self.policy}.b64 policy, 1.0;"
-        return f"{{ .reg .b64 policy; {made} {access} {order}, policy; }}"
+    def ptx(self, instruction: str, predicate: str = "") -> str:
+        """The instruction behind the making of its policy, where the integer operand `predicate` is not 0."""
+        declared = [".reg .b64 policy;"] if self.policy else []
+        declared += [".reg .pred on;"] if predicate else []
+        steps = [f"createpolicy.fractional.{self.policy}.b64 policy, 1.0;"] if self.policy else []
+        steps += [f"setp.ne.s32 on, {predicate}, 0;"] if predicate else []
+        whole = f"{'@on ' if predicate else ''}{instruction}{', policy' if self.policy else ''};"
+        return f"{{ {' '.join([*declared, *steps, whole])} }}" if declared else whole
 
 
 HINTS = {
@@ -114,26 +115,30 @@ def load(access: Access) -> Function:
 
 
 def load_or(access: Access) -> Function:
-    """`loadN_or(v, p, on, other)`: v[0..N) = on ? p[0..N) : other, chosen a word at a time; for elements below a word."""
+    """`loadN_or(v, p, on, other)`: v[0..N) = on ? p[0..N) : other, chosen a word at a time.
+
+    A load with a hint is one predicated instruction, where a branch around it would part it from its neighbours.
+    """
     ctype, size = ops.STORAGE[access.dtype], DTYPES[access.dtype].bytes
-    bits = f"(unsigned)({'unsigned char' if size == 1 else 'unsigned short'})other"
+    bits = f"(unsigned)({'unsigned char' if size == 1 else 'unsigned short'})other" if size < 4 else "other"
     copies = access.width // len(access.parts)
     same = " | ".join(f"{bits} << {8 * size * k}" if k else bits for k in range(copies))
-    lines = [f"{access.vector} w;", f"{' = '.join(access.parts)} = {same};", f"if (on) {_read(access)}"]
+    read = f"if (on) {_read(access)}" if access.hint == "default" else _read(access, predicated=True)
+    lines = [f"{access.vector} w;", f"{' = '.join(access.parts)} = {same};", read]
     head = f"void load{access.suffix}_or({ctype}* v, const {ctype}* p, bool on, {ctype} other)"
     return _function(head, [*lines, *_taken_apart(access)])
 
 
-def _read(access: Access) -> str:
-    """What loads into the local variable `w`."""
-    parts = access.parts
+def _read(access: Access, predicated: bool = False) -> str:
+    """What loads into the local variable `w`, and leaves it as it is where it is `predicated` by a false `on`."""
+    parts, hint = access.parts, HINTS[access.hint]
     if access.hint == "default":
         return f"w = *(const {access.vector}*)p;"
     operands = _braced([f"%{k}" for k in range(len(parts))])
-    outputs = ", ".join(f'"={access.word.register}"({w})' for w in parts)
-    hint = HINTS[access.hint]
-    ptx = hint.ptx(f"{hint.load}{_lanes(parts)}.{access.word.ptx}", f"%{len(parts)}", operands, of_load=True)
-    return f'asm volatile("{ptx}" : {outputs} : "l"(p));'
+    kind, inputs = ("+", '"l"(p), "r"((int)on)') if predicated else ("=", '"l"(p)')
+    outputs = ", ".join(f'"{kind}{access.word.register}"({w})' for w in parts)
+    load = f"{hint.load}{_lanes(parts)}.{access.word.ptx} {operands}, [%{len(parts)}]"
+    return f'asm volatile("{hint.ptx(load, f"%{len(parts) + 1}" if predicated else "")}" : {outputs} : {inputs});'
 
 
 def _taken_apart(access: Access) -> list[str]:
@@ -153,7 +158,7 @@ def store(access: Access) -> Function:
         operands = _braced([f"%{k + 1}" for k in range(len(parts))])
         inputs = ", ".join(f'"{access.word.register}"({w})' for w in parts)
         hint = HINTS[access.hint]
-        ptx = hint.ptx(f"{hint.store}{_lanes(parts)}.{access.word.ptx}", "%0", operands, of_load=False)
+        ptx = hint.ptx(f"{hint.store}{_lanes(parts)}.{access.word.ptx} [%0], {operands}")
         lines.append(f'asm volatile("{ptx}" ::"l"(p), {inputs} : "memory");')
     return _function(f"void store{access.suffix}({ctype}* p, const {ctype}* v)", lines)
 

@@ -324,7 +324,8 @@ class _Writer:
             self.line(f"{only}{self.element(array, index)} = {read};")
             return
         target = self.pointer(array, index)
-        if guard and missing and how.width > 1 and DTYPES[how.dtype].bytes < WORD_BYTES:
+        below_a_word = how.width > 1 and DTYPES[how.dtype].bytes < WORD_BYTES
+        if guard and missing and (below_a_word or how.hint != "default"):
             callee = self.access(f"load{how.suffix}_or", access.load_or(how))
             self.line(f"{callee}({target}, {self.offset(source, at)}, {guard.text}, {missing.text});")
             return

@@ -8,8 +8,8 @@ WORK=t256 TILE=x1:2048/v8 REDUCE=lanes+split16 the longest swept axis, x1, in 16
 WORK=t512+c8 TILE=x1:16032/v8,x1p:8 REDUCE=split8
                                                the pieces of x1 are the blocks of a cluster, which merge them at once
 WORK=t512+c8 TILE=x1:1024/v8,x1p:128 REDUCE=lanes+split128    the pieces of x1 are the warps of a cluster
-WORK=t512 TILE=x1:4096/v4 STORE=plain           no cache hints; STORE=stream: for all that is touched once; STORE=keep: what
-                                               is loaded stays longer than what is stored; else by size
+WORK=t512 TILE=x1:4096/v4 STORE=plain           no cache hints; STORE=stream: all that is touched once passes by the caches;
+                                               STORE=keep: what is loaded stays longer than what is stored; else by size
 WORK=points128                                 the fall-back: results tiled over the threads, sweeps by single steps
 
 A swept axis whose tile covers its extent stays in registers between its sweeps, else it is swept tile by tile.
@@ -340,9 +340,9 @@ def space(
 
 
 def _with_hints(lines: Mapping[Schedule, float], subject: Subject) -> dict[Schedule, float]:
-    """The lines, and behind each of the best those with the hints that it leaves out, and without where it has some."""
+    """The lines, and behind each of the best those with other hints than its sizes give it."""
     sizes, machine = [b.bytes for b in subject.buffers], subject.machine
-    others = ("plain",) if machine.streams(sum(sizes)) else ("keep", "stream")
+    others = ("plain", "keep") if machine.streams(sum(sizes)) else ("plain", "stream")
     hinted = HINTED_LINES if any(map(machine.large, sizes)) else 0
     out: dict[Schedule, float] = {}
     for k, (line, us) in enumerate(lines.items()):

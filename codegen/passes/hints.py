@@ -1,8 +1,8 @@
 """Cache hints: what a kernel touches once, and a large part of the cache would hold in vain, passes it by.
 
-STORE=stream and STORE=plain of a schedule ask for these hints everywhere or nowhere, whatever the sizes. STORE=keep has the
-L2 cache hold what is loaded longer than what is stored: of two streams through the cache the stored one then leaves at once
-and in order, not where it happens to make room for the other.
+Where all that a kernel touches fills the L2 cache many times, this holds what is loaded longer than what is stored: of two
+streams through the cache the stored one then leaves at once and in order, not where it happens to make room for the other.
+STORE=plain, STORE=stream and STORE=keep of a schedule ask for no hint, the first kind or the second, whatever the sizes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ LEAST_BYTES = 8
 def choose_hints(state: State) -> State:
     """Stream the stores that touch every element of a large buffer once, and in a part that folds such loads too.
 
-    Where nothing is folded, many short blocks load at a time, and these are faster through the cache. What is kept is any
-    load of a buffer that no two blocks share.
+    Where nothing is folded, many short blocks load at a time, and these are faster through the cache. To keep is for loads
+    of such parts alone, where the kernel has a large buffer to store besides.
     """
-    buffers = {b.name: b for b in state.tile.buffers}
-    asked, total = state.tile.schedule.get("STORE"), sum(map(_bytes, state.tile.buffers))
-    wish = asked or ("stream" if state.machine.streams(total) else "plain")
-    if wish == "plain":
-        return state
+    buffers, machine = {b.name: b for b in state.tile.buffers}, state.machine
+    asked = state.tile.schedule.get("STORE")
+    wish = asked or ("stream" if machine.streams(sum(map(_bytes, state.tile.buffers))) else "keep")
+    large = {n for n, b in buffers.items() if asked or machine.large(_bytes(b))}
     statements = [s for p in state.tile.parts for s in tile.walk(p.body)]
+    stored = {s.buffer for s in statements if isinstance(s, TileStore)}
+    if wish == "plain" or (wish == "keep" and not large & stored):
+        return state
     touched = Counter(s.buffer for s in statements if isinstance(s, TileLoad | TileStore))
     plans = []
     for part, plan in zip(state.tile.parts, state.plans, strict=True):
@@ -39,15 +41,14 @@ def choose_hints(state: State) -> State:
         accesses = dict(plan.accesses)
         folds = any(isinstance(s, tile.TileFold | tile.Stream) for s in tile.walk(part.body))
         for s in tile.walk(part.body):
-            if not isinstance(s, TileLoad | TileStore):
+            if not isinstance(s, TileLoad | TileStore) or s.buffer not in large:
                 continue
-            b, access, loads = buffers[s.buffer], accesses[access_name(s)], isinstance(s, TileLoad)
+            access, loads = accesses[access_name(s)], isinstance(s, TileLoad)
             axes = values[s.out if isinstance(s, TileLoad) else s.value].free | access.offset.free
-            wide = access.width * DTYPES[b.dtype].bytes >= LEAST_BYTES
-            large = bool(asked) or state.machine.large(_bytes(b))
-            plain = isinstance(s, TileLoad) or s.monoid is None
-            streamed = plain and touched[s.buffer] == 1 and (folds or not loads)
-            if wide and large and _once(part, axes) and (streamed if wish == "stream" else loads):
+            wide = access.width * DTYPES[buffers[s.buffer].dtype].bytes >= LEAST_BYTES
+            once = touched[s.buffer] == 1 and (isinstance(s, TileLoad) or s.monoid is None)
+            wished = folds if loads else wish == "stream"
+            if wide and wished and _once(part, axes) and (once or wish == "keep"):
                 accesses[access_name(s)] = replace(access, cache=wish)
         plans.append(replace(plan, accesses=accesses))
     return replace(state, plans=tuple(plans))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -138,14 +139,43 @@ def offset_in(k: K.KernelProgram, offset: T.Term, thread: int) -> int:
 
 @pytest.mark.parametrize(
     ("rows", "store", "hints"),
-    [(200, "", 0), (2000, "", 2), (4000, "", 0), (200, "stream", 2), (2000, "plain", 0), (4000, "stream", 2)],
+    [
+        (200, "", {}),
+        (2000, "", {"stream": 2}),
+        (4000, "", {"keep": 1}),
+        (200, "stream", {"stream": 2}),
+        (200, "keep", {"keep": 1}),
+        (4000, "stream", {"stream": 2}),
+        (4000, "plain", {}),
+    ],
 )
-def test_buffers_are_streamed_where_they_fill_a_part_of_the_cache_and_not_many_times_it(
-    rows: int, store: str, hints: int
+def test_buffers_stream_past_the_cache_or_what_is_loaded_stays_by_how_much_of_it_they_fill(
+    rows: int, store: str, hints: dict[str, int]
 ) -> None:
     extra = f" STORE={store}" if store else ""
     k = lower_tile(parse_tile(row(4096, 256, extra=extra, vector="/v4", blocks=rows, whole=True)), H200)
-    assert show_kernel(k).count(" stream") == hints * 4096 // 256 // 4
+    accesses = Counter(s.cache for s in K.walk(k.body) if isinstance(s, K.LoadGlobal | K.StoreGlobal))
+    assert {h: n for h, n in accesses.items() if h != "default"} == {h: 4 * n for h, n in hints.items()}
+
+
+@pytest.mark.parametrize(
+    ("stored", "along", "rest"),
+    [
+        ("65536, 4096", "grid", "store y[i, j] = v"),
+        ("65536", "whole", "s = fold add over j of v\n  store y[i] = s"),
+    ],
+)
+def test_what_folds_nothing_or_stores_little_keeps_nothing(stored: str, along: str, rest: str) -> None:
+    text = f"""tile p
+schedule WORK=t256 TILE=i:1,j:4096/v4
+buffer x: f32[65536, 4096] input
+buffer y: f32[{stored}] output
+part i: grid 65536/1, j: {along} 4096/4096
+  v = load x[i, j]
+  {rest}
+"""
+    k = lower_tile(parse_tile(text), H200)
+    assert {s.cache for s in K.walk(k.body) if isinstance(s, K.LoadGlobal)} == {"default"}
 
 
 def test_an_index_past_32_bits_is_64_bits_wide() -> None:
