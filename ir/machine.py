@@ -97,7 +97,8 @@ class Machine:
     def streams(self, total: int) -> bool:
         """Whether large buffers better pass by the L2 cache of a kernel that touches `total` bytes.
 
-        Of several fills the cache keeps nothing anyway, and what it holds back of them goes out in longer bursts.
+        Of several fills the cache keeps nothing anyway: there what is loaded better stays longer than what is stored, which
+        then goes out in longer bursts.
         """
         return total <= STREAMED_FILLS * self.l2_bytes
 
