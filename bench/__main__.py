@@ -28,7 +28,20 @@ from eggtile.provenance import commit as tree_commit
 from eggtile.ratios import OURS, against_best, best_peer, geometric, median_us
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
-Pattern = Annotated[str, typer.Argument(help="A regular expression over case names.", show_default=False)]
+
+
+def regular(pattern: str) -> str:
+    """The pattern, which must be a regular expression."""
+    try:
+        re.compile(pattern)
+    except re.error as e:
+        raise typer.BadParameter(f"no regular expression: {e}") from None
+    return pattern
+
+
+Pattern = Annotated[
+    str, typer.Argument(help="A regular expression over case names.", show_default=False, callback=regular)
+]
 Lock = Annotated[Path | None, typer.Option(help="The file that whoever times holds, to measure side by side.")]
 Against = Annotated[str, typer.Option(help="Contenders, separated by commas.")]
 EVERYONE = "eggtile,eager,compile,max-autotune,plain,flash,cudnn"

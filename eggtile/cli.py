@@ -44,7 +44,15 @@ from eggtile.deadline import Deadline, left_out, said
 from eggtile.doctor import diagnose
 from eggtile.echo import cut, echoed
 from eggtile.files import write
-from eggtile.pipeline import Compiled, Options, RequestError, choose_forms, compile_kernels, space_of
+from eggtile.pipeline import (
+    Compiled,
+    Options,
+    RequestError,
+    choose_forms,
+    choose_schedule,
+    compile_kernels,
+    space_of,
+)
 from eggtile.source import SourceError
 from eggtile.tables import number, show
 from eggtile.views import EARLY, LEVELS, PassLog, cut_short, dump_levels, idle, show_level
@@ -185,7 +193,8 @@ def schedules(
     for row in rows:
         columns = (row["lines"], row["model_us"], row["measured_us"], row["status"])
         lines = [[line, number(a), number(b), status] for line, a, b, status in zip(*columns, strict=True)]
-        show(f"{row['kernel']}: {row['size']} schedules", ("line", "model, us", "measured, us", ""), lines)
+        title = f"{row['kernel']}: {row['size']} schedules, by default {row['default']}"
+        show(title, ("line", "model, us", "measured, us", ""), lines)
     for note in cut_short(compiled):
         typer.echo(note)
     return None
@@ -218,6 +227,7 @@ def space_row(known: Canonical, options: Options) -> dict[str, Any]:
     return {
         "key": known.key,
         "size": listed.size,
+        "default": str(choose_schedule(known, options, machine)),
         "lines": [*map(str, listed.lines)],
         "model_us": [*listed.us, None],
         "measured_us": [m and m.time_us for m in found],

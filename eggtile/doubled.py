@@ -10,6 +10,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from eggtile.leaves import flat_tensors
+
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 TOTALS = {"sum", "cumsum", "count_nonzero", "prod", "cumprod", "bincount"}
 """Operators whose whole results count or add up, so that results between two right ones are right too."""
@@ -54,10 +56,10 @@ class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         named = dict(kwargs or {})
         given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | named
-        operands = _tensors(given)
+        operands = flat_tensors(given)
         counterparts = {k: pytree.tree_map_only(torch.Tensor, self.wide, v) for k, v in given.items()}
         out = func(*args, **named)
-        found = _tensors(out)
+        found = flat_tensors(out)
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.random = True
             wide = [self._drawn(t) for t in found]
@@ -80,12 +82,12 @@ class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, places: int, given: dict[str, Any], wide: dict[str, Any], found: list[torch.Tensor]
     ) -> list[torch.Tensor]:
         """The tensors that the call gives in float64."""
-        operands = _tensors(wide)
+        operands = flat_tensors(wide)
         floats = any(t.is_floating_point() for t in found)
         wide |= {k: torch.float64 for k, v in wide.items() if isinstance(v, torch.dtype) and v in FLOATS}
         for a in func._schema.arguments:
             if a.name == "eps" and wide.get("eps") is None and operands:
-                wide["eps"] = _eps(_tensors(given)[0])
+                wide["eps"] = _eps(flat_tensors(given)[0])
             elif a.name == "half_to_float":
                 wide["half_to_float"] = False
             elif a.name == "dtype" and wide.get("dtype") is None and floats and not operands:
@@ -93,7 +95,7 @@ class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if floats and not any(t.is_floating_point() or t.is_complex() for t in operands):
             wide = {k: pytree.tree_map_only(torch.Tensor, _of_whole, v) for k, v in wide.items()}
         names = [a.name for a in func._schema.arguments][:places]
-        out = _tensors(func(*(wide[n] for n in names), **{k: v for k, v in wide.items() if k not in names}))
+        out = flat_tensors(func(*(wide[n] for n in names), **{k: v for k, v in wide.items() if k not in names}))
         if [t.shape for t in out] != [t.shape for t in found]:
             return [self.widen(t) for t in found]  # as many numbers as the program's own values say
         out = [w.double() if t.is_floating_point() else w for w, t in zip(out, found, strict=True)]
@@ -121,10 +123,6 @@ def _eps(t: torch.Tensor) -> float:
 
 def _name(func: Any) -> str:
     return str(func._schema.name).partition("::")[2].rstrip("_")
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
 
 
 def _memory(t: torch.Tensor) -> int:

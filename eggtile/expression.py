@@ -22,6 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from eggtile.capture.location import innermost, marked
 from eggtile.capture.types import first_sentence
 from eggtile.echo import cut
+from eggtile.leaves import flat_tensors, holds_tensors
 
 CODE = "<program>"
 RANDOM = frozenset((torch.randn, torch.rand, torch.randint, torch.randperm, torch.normal))
@@ -64,7 +65,7 @@ class Steps(Placed):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = super().__torch_function__(func, types, args, kwargs)
-        given, given_back = _tensors((args, kwargs)), _tensors(out)
+        given, given_back = flat_tensors((args, kwargs)), flat_tensors(out)
         read = [t for t in given if all(t is not o for o in given_back)]
         moved = getattr(func, "__name__", "") in CONVERSIONS
         if read and (not moved or any(t in self.made for t in read)):
@@ -126,7 +127,7 @@ def from_code(code: str) -> tuple[Expression, list[torch.Tensor], tuple[str, ...
     except (Exception, SystemExit) as error:  # whatever the user's own statements raise
         raise SourceError(raised(error)) from error
     used = list(dict.fromkeys(n.id for n in _names(body) if n.id in scope))
-    held = {n: scope[n] for n in used if _holds_tensors(scope[n])}
+    held = {n: scope[n] for n in used if holds_tensors(scope[n])}
     expression = Expression(_function_of(body, list(held), scope), held)
     for n in used:
         if isinstance(scope[n], torch.nn.Module):
@@ -148,17 +149,6 @@ def _function_of(body: ast.expr, names: list[str], scope: dict[str, Any]) -> Cal
     tree = ast.fix_missing_locations(ast.Expression(ast.copy_location(ast.Lambda(arguments, body), body)))
     function: Callable[..., Any] = eval(compile(tree, CODE, "eval"), scope)
     return function
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors in a structure."""
-    return [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
-
-
-def _holds_tensors(value: Any) -> bool:
-    """Whether it is a tensor or a structure of tensors."""
-    leaves = pytree.tree_leaves(value)
-    return bool(leaves) and all(isinstance(t, torch.Tensor) for t in leaves)
 
 
 class _Hoister(ast.NodeTransformer):
@@ -230,7 +220,7 @@ class _Hoister(ast.NodeTransformer):
                 return False
             if isinstance(n, ast.Name):
                 value = self.scope.get(n.id, getattr(builtins, n.id, self))
-                if value is self or _holds_tensors(value):
+                if value is self or holds_tensors(value):
                     return False
         return True
 

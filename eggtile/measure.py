@@ -14,10 +14,11 @@ from eggtile.api import Optimized
 from eggtile.check import judge
 from eggtile.conditioning import Sways
 from eggtile.echo import cut
+from eggtile.leaves import flat_tensors
 from eggtile.pipeline import Options, RequestError
 from eggtile.provenance import CLOCKS, query
 from eggtile.ratios import OURS
-from eggtile.reference import flat_tensors, private_copy, run_eager, run_in_float64
+from eggtile.reference import private_copy, run_eager, run_in_float64
 from eggtile.timing import ROUNDS, Function, Tensors, copies_for, interleave, prepare, summary
 
 Row = dict[str, Any]

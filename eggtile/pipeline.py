@@ -341,7 +341,7 @@ def compile_kernel(
     if own not in seen:
         with clock.span("schedule"):
             buffers = tuple(at_pointer(b) for b in known.buffers)
-            line = choose_schedule(known, buffers, options, machine, pin)
+            line = choose_schedule(known, options, machine, pin)
             found = stages(known.kernel, buffers, known.axes, line, machine)
         written = tuple(_written(stage, known.quotients, options, clock, observe) for stage in found)
         made = tuple(b for b in found[-1].buffers if b.name not in known.names)
@@ -408,11 +408,10 @@ def roomy_schedule(known: Canonical, buffers: Sequence[Buffer], machine: Machine
     return narrowest[1]
 
 
-def choose_schedule(
-    known: Canonical, buffers: Sequence[Buffer], options: Options, machine: Machine, pin: Pin | None = None
-) -> Schedule:
+def choose_schedule(known: Canonical, options: Options, machine: Machine, pin: Pin | None = None) -> Schedule:
     """The user's line where it is legal for the kernel, else the best that was measured, else the model's first choice."""
     if pin is None:
+        buffers = tuple(map(at_pointer, known.buffers))
         measured = measured_schedule(known, buffers, options.evidence, machine)
         return measured or roomy_schedule(known, buffers, machine)
     try:

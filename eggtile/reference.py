@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils import _pytree as pytree
 
 from eggtile.doubled import FLOATS, Change, Doubled, Widen
+from eggtile.leaves import flat_tensors
 from ir.dtype import DTYPES, DType
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {
@@ -97,11 +97,6 @@ def private_copy(t: torch.Tensor, device: torch.device | None = None) -> torch.T
     copied = memory.to(device or t.device, copy=True).untyped_storage()
     base = torch.empty(0, dtype=t.dtype, device=copied.device).set_(copied)
     return base.as_strided(t.shape, t.stride(), t.storage_offset())
-
-
-def flat_tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors in a nested result, in order."""
-    return [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
 
 
 def relative_error(y: torch.Tensor, y64: torch.Tensor) -> float:

@@ -12,8 +12,9 @@ from torch.autograd.graph import increment_version
 from codegen import cpu, gpu
 from codegen.compile import Binary, compile_all
 from eggtile.autocast import DEVICES, under, written_out
+from eggtile.leaves import flat_tensors
 from eggtile.plan import Plan, PlannedLaunch, RequestError, Work
-from eggtile.reference import TORCH_DTYPES, flat_tensors
+from eggtile.reference import TORCH_DTYPES
 from eggtile.returns import Layout, Output
 from eggtile.sharing import shared
 from ir.dtype import Array

@@ -86,6 +86,12 @@ def test_schedules_are_listed_and_a_bad_line_names_near_ones() -> None:
     last = rows[0]["lines"][-1]
     assert called("compile", "--schedule", last, "--ir", "cuda", "-c", ROWS).exit_code == 0
     assert called("compile", "--schedule", "WORK=t100", "-c", ROWS).exit_code == 2
+    assert f"by default {rows[0]['default']}" in " ".join(called("schedules", "-c", ROWS).stdout.split())
+    texts = [
+        called("compile", "--ir", "cuda", "-c", ROWS, *pinned)
+        for pinned in ((), ("--schedule", rows[0]["default"]))
+    ]
+    assert texts[0].stdout == texts[1].stdout
 
 
 def test_a_spent_budget_still_gives_forms_and_says_what_stopped() -> None:

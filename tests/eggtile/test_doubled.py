@@ -11,8 +11,9 @@ import torch.nn.functional as F
 
 from eggtile.check import Longest, check_on_cpu, judge
 from eggtile.conditioning import Sways
+from eggtile.leaves import flat_tensors
 from eggtile.pipeline import RequestError
-from eggtile.reference import doubled, flat_tensors, run_eager, run_in_float64
+from eggtile.reference import doubled, run_eager, run_in_float64
 
 Program = Callable[[torch.Tensor], torch.Tensor]
 
