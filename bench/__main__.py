@@ -299,6 +299,7 @@ def record_command(
     source: Path, name: Annotated[str, typer.Argument(help="The name under bench/results.")]
 ) -> None:
     """Keep measured rows in bench/results/NAME.jsonl, where `targets` finds them."""
+    results.load([source])  # or refused
     results.RESULTS.mkdir(exist_ok=True)
     shutil.copyfile(source, results.RESULTS / f"{name}.jsonl")
 
