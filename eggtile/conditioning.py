@@ -7,156 +7,185 @@ Numerical Algorithms, 2002, 1.5). They are tried at random, as Monte Carlo arith
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
-from eggtile.reference import doubled, relative_error, unit_roundoff, widened
-from eggtile.runtime import flat_memory
+from eggtile.reference import doubled, relative_error, unit_roundoff
 
 FACTOR = 2.0
 """By how much an error may be above eager's."""
 TRIALS, MOST_TRIALS = 6, 48
 """Random roundings of the program that are tried at a time, and in all while an error is not explained."""
-LUCK = 16.0
-"""By how much errors may be above the ones that are seen of so few trials.
-
-A trial moves a result by half a place at most, where a function of CUDA's library errs by up to two places.
-"""
+PLACES = 4.0
+"""Half places by which a trial moves a result at most: the two places that a function of CUDA's library errs by."""
+SINGLE_TRIALS = 3
+"""Trials beside them that move it by one, to tell what moves in step with roundings from what jumps."""
+LUCK = 32.0
+"""Half places that what moves in step is given, as all of few trials may move it by little."""
 FINE = 8.0
-"""Half places of a number of type f64 by which it moves: one alone is lost in the arithmetic of the trial."""
+"""Times that numbers of type f64 move by as much: half a place is lost in the arithmetic of the trial."""
 
 
-@dataclass
-class Trials:
-    """How far the elements of each output move at most, and the whole numbers of each that roundings choose among."""
+class Trial:
+    """Roundings of one run, drawn on the device of what they change.
 
-    sways: list[torch.Tensor]
-    seen: list[list[torch.Tensor]]
-    count: int = 0
-
-
-class Draws:
-    """Random numbers of one trial, drawn on the device of what they change."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.generators: dict[torch.device, torch.Generator] = {}
-
-    def like(self, t: torch.Tensor) -> torch.Tensor:
-        """Numbers between -1 and 1, one for each element."""
-        if t.device not in self.generators:
-            self.generators[t.device] = torch.Generator(t.device).manual_seed(self.seed)
-        generator = self.generators[t.device]
-        return torch.rand(t.shape, generator=generator, dtype=torch.float64, device=t.device) * 2 - 1
-
-
-class Sways:
-    """How far each element of each output in float64 moves by the program's roundings, taken at random.
-
-    Inputs and parameters move by up to half a place of a type, and so does what a call computes where it is no number of
-    that type. The results that are no floats move by what calls compute alone. Found when first asked for; 0 where it is
-    not finite.
+    What a call computes moves by up to `places` half places of the type that it has in the program, or of `finest` where
+    this has more digits; the operands of what computes with several elements at once by as many fewer as one is of PLACES.
+    Numbers of a type, of which f64's are not told from rounded ones but for whole ones, are not rounded to it. Trials of
+    numbers 2 n and 2 n + 1 move the other way.
     """
 
     def __init__(
-        self, fn: Callable[..., Any], inputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]
+        self, number: int, finest: torch.dtype, places: float, selecting: MutableMapping[int, bool]
     ) -> None:
-        self.fn, self.inputs, self.exact = fn, inputs, exact
-        held = [*fn.parameters(), *fn.buffers()] if isinstance(fn, torch.nn.Module) else []
-        self.types = {t.dtype for t in (*inputs, *held) if t.dtype.is_floating_point}
-        self.found: dict[tuple[torch.dtype, bool], Trials] = {}
+        self.seed, self.finest, self.selecting = number // 2, finest, selecting
+        self.places = places * (1 - 2 * (number % 2))
+        self.generators: dict[torch.device, torch.Generator] = {}
 
-    def __call__(self, output: int, of: torch.dtype, coarse: bool = False) -> torch.Tensor:
-        """Of the output with this number and type (mutated inputs come after the outputs).
+    def operand(self, t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The tensor with each element moved."""
+        return self._moved(t, self._narrow(dtype), 1 / PLACES)
 
-        The type that is rounded to is f64 where the output or a tensor of the program is of it, else f32; coarsely, that
-        of fewest digits which the program has. Without floats it is coarse.
+    def result(self, t: torch.Tensor, dtype: torch.dtype, argument: torch.Tensor | None) -> torch.Tensor:
+        """The tensor with each element moved that is no number of its type.
+
+        In f64 what is a function of an `argument` alone moves by half places of this too, which it may cancel.
         """
-        return self._tried(*self._asked(of, coarse)).sways[output]
+        narrow = self._narrow(dtype)
+        if narrow != torch.float64:
+            return torch.where(t == t.to(narrow).double(), t, self._moved(t, narrow))
+        moved = torch.where(t == t.round(), t, self._moved(t, narrow))
+        if argument is not None and argument.shape == t.shape:
+            moved += self._moved(argument, narrow) - argument
+        return moved
 
-    def room(self, output: int, of: torch.dtype, coarse: bool = False) -> torch.Tensor:
-        """By how much elements of an output may err: what is seen, times what so many trials may fall short by."""
-        found = self._tried(*self._asked(of, coarse))
-        return found.sways[output] * (LUCK * math.sqrt(TRIALS / found.count))
+    def _narrow(self, dtype: torch.dtype) -> torch.dtype:
+        return min((dtype, self.finest), key=unit_roundoff)
 
-    def seen(self, output: int, of: torch.dtype) -> list[torch.Tensor]:
-        """What the trials gave, of an output that numbers places or chooses; none of one that adds up."""
-        return self._tried(*self._asked(of, False)).seen[output]
+    def _moved(self, t: torch.Tensor, narrow: torch.dtype, share: float = 1.0) -> torch.Tensor:
+        if t.device not in self.generators:
+            self.generators[t.device] = torch.Generator(t.device).manual_seed(self.seed)
+        generator = self.generators[t.device]
+        random = torch.rand(t.shape, generator=generator, dtype=torch.float64, device=t.device) * 2 - 1
+        places = share * self.places * (FINE if narrow == torch.float64 else 1.0)
+        return t * (1 + places * unit_roundoff(narrow) * random)
+
+
+@dataclass
+class Seen:
+    """What trials give of one output: the least and most of each element, and how far a single half place moves it.
+
+    At its `edge` an element is a number in some and none in others. `chosen` are the whole numbers of an output that
+    numbers places or chooses; none of one that adds up.
+    """
+
+    least: torch.Tensor
+    most: torch.Tensor
+    single: torch.Tensor
+    edge: torch.Tensor
+    chosen: list[torch.Tensor]
+
+    def add(self, y: torch.Tensor, y64: torch.Tensor, single: bool, total: bool) -> None:
+        """Take in what one trial gives."""
+        finite, right = torch.isfinite(y), y64.double()
+        self.edge |= finite != torch.isfinite(y64)
+        wide = torch.where(finite, y.double(), right)
+        torch.minimum(self.least, wide, out=self.least)
+        torch.maximum(self.most, wide, out=self.most)
+        if single:
+            torch.maximum(self.single, (wide - right).abs().nan_to_num(0.0, 0.0, 0.0), out=self.single)
+        if not y.is_floating_point() and not total:
+            self.chosen.append(y)
+
+
+class Sways:
+    """How far each element of each output in float64 moves by the program's roundings, taken at random when asked for.
+
+    They are of the types that the program computes in, f32 in place of narrower ones; coarsely, and for results that are no
+    floats, of these. Mutated inputs come after the outputs. `kept` as in `doubled`.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        inputs: Sequence[torch.Tensor],
+        exact: Sequence[torch.Tensor],
+        kept: bool = False,
+    ) -> None:
+        self.fn, self.inputs, self.exact, self.kept = fn, inputs, exact, kept
+        self.types: frozenset[torch.dtype] = frozenset()
+        self.selecting: dict[int, bool] = {}
+        self.found: dict[torch.dtype, list[Seen]] = {}
+        self.counts: Counter[torch.dtype] = Counter()
+
+    def seen(self, output: int, of: torch.dtype, coarse: bool = False) -> Seen:
+        """What the trials give of an output of a type."""
+        return self._tried(self._finest(of, coarse))[output]
+
+    def room(
+        self, output: int, of: torch.dtype, times: float = 1.0, coarse: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """By how much elements of an output may err to below and to above; 0 where they are not finite.
+
+        It is what is seen, and so many `times` what moves in step with the roundings, by what few trials may fall short of.
+        What a single half place moves as far as several, or not at all, jumps, and lands nowhere else.
+        """
+        return self._room(output, self._finest(of, coarse), times)
 
     def noise(self, output: int) -> torch.Tensor:
         """By how much float64 itself may err."""
-        return LUCK * self._tried(torch.float64, True).sways[output]
+        return torch.maximum(*self._room(output, torch.float64, 1.0))
 
     def more(self, of: torch.dtype, coarse: bool = False) -> bool:
         """Try more for outputs of a type, since a few trials may all leave an element near; False where it is enough."""
-        asked = self._asked(of, coarse)
-        if self._tried(*asked).count >= MOST_TRIALS:
+        finest = self._finest(of, coarse)
+        self._tried(finest)
+        if self.counts[finest] >= MOST_TRIALS:
             return False
-        self._try(*asked)
+        self._try(finest)
         return True
 
-    def _asked(self, of: torch.dtype, coarse: bool) -> tuple[torch.dtype, bool]:
-        finest = torch.float64 if torch.float64 in {of, *self.types} else torch.float32
-        coarse |= not of.is_floating_point
-        return max(self.types, key=unit_roundoff, default=finest) if coarse else finest, of.is_floating_point
+    def _room(self, output: int, finest: torch.dtype, times: float) -> tuple[torch.Tensor, torch.Tensor]:
+        seen, y64 = self._tried(finest)[output], self.exact[output].double()
+        below, above = (t.nan_to_num(0.0, 0.0, 0.0) for t in (y64 - seen.least, seen.most - y64))
+        in_step = (torch.maximum(below, above) - seen.single).clamp(min=0) / (PLACES - 1)
+        steady = torch.minimum(in_step, PLACES * seen.single)
+        steady *= times * LUCK * math.sqrt(TRIALS / self.counts[finest])
+        return torch.maximum(below, steady), torch.maximum(above, steady)
 
-    def _tried(self, narrow: torch.dtype, given: bool) -> Trials:
-        if (narrow, given) not in self.found:
-            still = [torch.zeros(y.shape, dtype=torch.float64, device=y.device) for y in self.exact]
-            self.found[narrow, given] = Trials(still, [[] for _ in self.exact])
-            self._try(narrow, given)
-        return self.found[narrow, given]
+    def _finest(self, of: torch.dtype, coarse: bool) -> torch.dtype:
+        if not (coarse or not of.is_floating_point):
+            return torch.float32
+        self._tried(torch.float32)
+        narrow = [t for t in self.types if unit_roundoff(t) > unit_roundoff(torch.float32)]
+        return max(narrow, key=unit_roundoff, default=torch.float32)
 
-    def _try(self, narrow: torch.dtype, given: bool) -> None:
-        found = self.found[narrow, given]
-        for seed in range(found.count, found.count + TRIALS):
-            random = Draws(seed)
-            moved = partial(roundings_away, narrow=narrow, random=random) if given else widened
-            tried = doubled(self.fn, self.inputs, moved, partial(rounded_away, narrow=narrow, random=random))
-            for k, (y, y64) in enumerate(zip(tried.values, self.exact, strict=True)):
-                if y.shape != y64.shape:
-                    continue
-                off = (y.double() - y64.double()).abs()
-                torch.maximum(found.sways[k], off.nan_to_num(0.0, 0.0, 0.0), out=found.sways[k])
-                if not y.is_floating_point() and not tried.totals[k]:
-                    found.seen[k].append(y)
-        found.count += TRIALS
+    def _tried(self, finest: torch.dtype) -> list[Seen]:
+        if finest not in self.found:
+            self.found[finest] = [_nothing(y) for y in self.exact]
+            self._try(finest)
+        return self.found[finest]
 
-
-def roundings_away(t: torch.Tensor, narrow: torch.dtype, random: Draws) -> torch.Tensor:
-    """The tensor in float64, each element of a floating type up to half a place of a type away."""
-    wide = widened(t)
-    if t.dtype.is_floating_point:
-        memory = flat_memory(wide)
-        memory.copy_(_away(memory, narrow, random))
-    return wide
+    def _try(self, finest: torch.dtype) -> None:
+        first = self.counts[finest] * (TRIALS + SINGLE_TRIALS + 1)
+        for n in range(TRIALS + SINGLE_TRIALS):
+            single = n >= TRIALS
+            trial = Trial(first + n, finest, 1.0 if single else PLACES, self.selecting)
+            tried = doubled(self.fn, self.inputs, trial, self.kept)
+            self.types = tried.types
+            for seen, y, y64, total in zip(self.found[finest], tried.values, self.exact, tried.totals, strict=True):
+                if y.shape == y64.shape:
+                    seen.add(y, y64, single, total)
+        self.counts[finest] += TRIALS
 
 
-def rounded_away(
-    t: torch.Tensor, argument: torch.Tensor | None, narrow: torch.dtype, random: Draws
-) -> torch.Tensor:
-    """A tensor in float64 with each element that is no number of a type up to half a place of it away.
-
-    Numbers of type f64 are not told from rounded ones: all but whole ones move, and those of a function by half places of
-    its argument too, which it may cancel.
-    """
-    if t.dtype != torch.float64:
-        return t
-    if narrow != torch.float64:
-        return torch.where(t == t.to(narrow).double(), t, _away(t, narrow, random))
-    moved = torch.where(t == t.round(), t, _away(t, narrow, random))
-    if argument is not None and argument.shape == t.shape:
-        moved += _away(argument, narrow, random) - argument
-    return moved
-
-
-def _away(t: torch.Tensor, narrow: torch.dtype, random: Draws) -> torch.Tensor:
-    places = FINE if narrow == torch.float64 else 1.0
-    return t * (1 + places * unit_roundoff(narrow) * random.like(t))
+def _nothing(y64: torch.Tensor) -> Seen:
+    wide = y64.double()
+    return Seen(wide.clone(), wide.clone(), torch.zeros_like(wide), torch.zeros_like(wide, dtype=torch.bool), [])
 
 
 def explained(
@@ -174,24 +203,24 @@ def explained(
     those are right which eager, float64 or a trial gives.
     """
     while True:
+        seen = swayed.seen(output, y.dtype)
         if not y.dtype.is_floating_point:
-            given = [e, y64, *(t.to(y.device) for t in swayed.seen(output, y.dtype))]
-            right = torch.stack([y == t for t in given]).any(0)
-            sway = swayed(output, y.dtype).to(y.device)
-            near = right if len(given) > 2 else right | ((y.double() - y64.double()).abs() <= sway)
-            ok = bool(near.all())
+            right = torch.stack([y == t.to(y.device) for t in (e, y64, *seen.chosen)]).any(0)
+            among = (seen.least.to(y.device) <= y) & (y <= seen.most.to(y.device))
+            ok = bool((right if seen.chosen else right | among).all())
         else:
-            room = times * swayed.room(output, y.dtype).to(y.device)
-            off = (e.double() - y64).abs().nan_to_num(0.0, 0.0, 0.0)
-            ok = beyond(y, y64, room + FACTOR * off) <= allowed(beyond(e, y64, room))
+            odd = seen.edge.to(y.device) & ~(torch.isfinite(y) & torch.isfinite(y64))
+            below, above = (t.to(y.device) for t in swayed.room(output, y.dtype, times))
+            off = FACTOR * (e.double() - y64).abs().nan_to_num(0.0, 0.0, 0.0)
+            error = beyond(torch.where(odd, y64, y.double()).to(y.dtype), y64, below + off, above + off)
+            ok = error <= allowed(beyond(e, y64, below, above))
         if ok or not swayed.more(y.dtype):
             return ok
 
 
-def beyond(y: torch.Tensor, y64: torch.Tensor, room: torch.Tensor) -> float:
-    """The relative error of what each element errs by beyond its room."""
-    room = room.to(y.device)
-    near = y64 + torch.minimum(torch.maximum(y.double() - y64, -room), room)
+def beyond(y: torch.Tensor, y64: torch.Tensor, below: torch.Tensor, above: torch.Tensor) -> float:
+    """The relative error of what each element errs by beyond its room to below and above."""
+    near = y64 + torch.minimum(torch.maximum(y.double() - y64, -below), above)
     return relative_error(y, torch.where(torch.isfinite(near), near, y64))
 
 
@@ -206,7 +235,7 @@ def hidden(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor, swayed: Sways, o
     range_of = torch.finfo(torch.float64 if y.dtype == torch.float64 else torch.float32)
     subnormal = torch.finfo(y.dtype).smallest_normal * torch.finfo(y.dtype).eps
     least = max(range_of.smallest_normal, 8 * subnormal)  # below it numbers lose digits
-    off = math.sqrt(unit_roundoff(y.dtype)) * y64.abs() + LUCK * off
+    off = math.sqrt(unit_roundoff(y.dtype)) * y64.abs() + FACTOR * PLACES * off
     lost = torch.isfinite(error) & (error > least + off)
     if not lost.any():
         return ""
@@ -214,7 +243,8 @@ def hidden(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor, swayed: Sways, o
     if not lost.any():
         return ""
     while True:
-        lost &= error > least + times * swayed.room(output, y.dtype, coarse=True).to(y.device)
+        below, above = (t.to(y.device) for t in swayed.room(output, y.dtype, times, coarse=True))
+        lost &= error > least + torch.where(y.double() < y64, below, above)
         if not lost.any():
             return ""
         if not swayed.more(y.dtype, coarse=True):

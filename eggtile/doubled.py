@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils import _pytree as pytree
@@ -15,24 +15,45 @@ from eggtile.leaves import flat_tensors
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 TOTALS = {"sum", "cumsum", "count_nonzero", "prod", "cumprod", "bincount"}
 """Operators whose whole results count or add up, so that results between two right ones are right too."""
+CASTS = {"_to_copy", "copy"}
+"""Operators by which a program writes that its numbers are rounded to another type."""
+DEFAULT_EPS = {"rms_norm", "_fused_rms_norm"}
+"""Operators that take the eps of the type that they compute in where none is given."""
 
 Widen = Callable[[torch.Tensor], torch.Tensor]
-Change = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
-"""What becomes of a tensor that a call computes; with its argument, where it is a function of that tensor alone."""
+Call = Callable[[Mapping[str, Any]], list[torch.Tensor]]
+"""A call of one operator with operands by name."""
+
+
+class Rounding(Protocol):
+    """How a run in float64 is moved by roundings to the types that the program has where they happen."""
+
+    selecting: MutableMapping[int, bool]
+    """By the number of a call: whether it hands on elements that it is given, and so rounds none."""
+
+    def operand(self, t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """What a call takes that computes with several elements, whose roundings are those inside."""
+
+    def result(self, t: torch.Tensor, dtype: torch.dtype, argument: torch.Tensor | None) -> torch.Tensor:
+        """What a call gives; with its argument, where it is a function of that tensor alone."""
 
 
 class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs every operator a second time, on the float64 counterparts of its operands.
 
     Types, scalars and branches are those of the program; the counterpart of a tensor that is met for the first time is made
-    by `widen`, and what a call computes goes on as `change` gives it. Random numbers are the same in both.
+    by `widen`, and calls round as `rounding` says. Roundings that the program writes, as casts to a narrower type, are
+    `kept` or left out. Random numbers are the same in both.
     """
 
-    def __init__(self, widen: Widen, change: Change | None = None) -> None:
+    def __init__(self, widen: Widen, rounding: Rounding | None = None, kept: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.widen, self.change = widen, change
+        self.widen, self.rounding, self.kept = widen, rounding, kept
         self.random = False
         """Whether the program draws random numbers."""
+        self.types: set[torch.dtype] = set()
+        """The floating types that calls take and give."""
+        self.calls = 0
         self._wide: MutableMapping[torch.Tensor, torch.Tensor] = WeakTensorKeyDictionary()
         self._totals: MutableMapping[torch.Tensor, bool] = WeakTensorKeyDictionary()
 
@@ -60,6 +81,8 @@ class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
         counterparts = {k: pytree.tree_map_only(torch.Tensor, self.wide, v) for k, v in given.items()}
         out = func(*args, **named)
         found = flat_tensors(out)
+        self.calls += 1
+        self.types |= {t.dtype for t in (*operands, *found) if t.is_floating_point()}
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.random = True
             wide = [self._drawn(t) for t in found]
@@ -86,7 +109,7 @@ class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
         floats = any(t.is_floating_point() for t in found)
         wide |= {k: torch.float64 for k, v in wide.items() if isinstance(v, torch.dtype) and v in FLOATS}
         for a in func._schema.arguments:
-            if a.name == "eps" and wide.get("eps") is None and operands:
+            if a.name == "eps" and _name(func) in DEFAULT_EPS and wide.get("eps") is None:
                 wide["eps"] = _eps(flat_tensors(given)[0])
             elif a.name == "half_to_float":
                 wide["half_to_float"] = False
@@ -95,21 +118,93 @@ class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if floats and not any(t.is_floating_point() or t.is_complex() for t in operands):
             wide = {k: pytree.tree_map_only(torch.Tensor, _of_whole, v) for k, v in wide.items()}
         names = [a.name for a in func._schema.arguments][:places]
-        out = flat_tensors(func(*(wide[n] for n in names), **{k: v for k, v in wide.items() if k not in names}))
+
+        def call(operands: Mapping[str, Any]) -> list[torch.Tensor]:
+            rest = {k: v for k, v in operands.items() if k not in names}
+            return flat_tensors(func(*(operands[n] for n in names), **rest))
+
+        held, writes = {_memory(t) for t in operands}, func._schema.is_mutable
+        casts = _name(func) in CASTS and _narrows(given, found)
+        selects = self._selects(func, call, wide, floats) and not casts
+        if self.rounding and not selects and not casts and torch.Tag.pointwise not in func.tags:
+            wide |= self._moved(func, given)
+        out = call(wide)
         if [t.shape for t in out] != [t.shape for t in found]:
             return [self.widen(t) for t in found]  # as many numbers as the program's own values say
         out = [w.double() if t.is_floating_point() else w for w, t in zip(out, found, strict=True)]
-        if self.change is None:
-            return out
         alone = not any(isinstance(v, int | float) and not isinstance(v, bool) for v in wide.values())
-        argument = operands[0] if len(operands) == 1 and alone else None
-        held, writes = {_memory(t) for t in operands}, func._schema.is_mutable
-        for n, w in enumerate(out):
+        argument = operands[0] if len(operands) == 1 and alone and operands[0].is_floating_point() else None
+        for n, (w, t) in enumerate(zip(out, found, strict=True)):
+            if casts and self.kept:
+                rounded = w.to(t.dtype).double()
+            elif self.rounding and t.is_floating_point() and not selects:
+                rounded = self.rounding.result(w, t.dtype, argument)
+            else:
+                continue
             if writes:
-                w.copy_(self.change(w, argument))
+                w.copy_(rounded)
             elif _memory(w) not in held:
-                out[n] = self.change(w, argument)
+                out[n] = rounded
         return out
+
+    def _selects(self, func: Any, call: Call, wide: Mapping[str, Any], floats: bool) -> bool:
+        """Whether the call hands on elements of its operands, whatever these are."""
+        if self.rounding is None or not floats:
+            return True
+        known = self.rounding.selecting
+        if self.calls not in known:
+            known[self.calls] = _is_view(func) or _commutes(call, wide)
+        return known[self.calls]
+
+    def _moved(self, func: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The floating operands that the call only reads, as roundings inside it move them."""
+        rounding = self.rounding
+        assert rounding is not None
+
+        def move(t: torch.Tensor) -> torch.Tensor:
+            return rounding.operand(self.wide(t), t.dtype) if t.is_floating_point() else self.wide(t)
+
+        written = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+        read = {k: v for k, v in given.items() if k not in written}
+        floating = {k: v for k, v in read.items() if any(t.is_floating_point() for t in flat_tensors(v))}
+        return {k: pytree.tree_map_only(torch.Tensor, move, v) for k, v in floating.items()}
+
+
+def _commutes(call: Call, operands: Mapping[str, Any]) -> bool:
+    """Whether the call gives of x |x| what x |x| is of what it gives, as what only hands on elements does for random x."""
+    generators: dict[torch.device, torch.Generator] = {}
+
+    def drawn(t: torch.Tensor) -> torch.Tensor:
+        if not t.is_floating_point():
+            return t.clone()
+        if t.device not in generators:
+            generators[t.device] = torch.Generator(t.device).manual_seed(0)
+        return torch.randn(t.shape, generator=generators[t.device], dtype=torch.float64, device=t.device)
+
+    first = {k: pytree.tree_map_only(torch.Tensor, drawn, v) for k, v in operands.items()}
+    second = {k: pytree.tree_map_only(torch.Tensor, _squared, v) for k, v in first.items()}
+    try:
+        pairs = zip(map(_squared, call(first)), call(second), strict=True)
+        return all(a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all()) for a, b in pairs)
+    except (RuntimeError, ValueError):  # the operator takes no such values
+        return False
+
+
+def _squared(t: torch.Tensor) -> torch.Tensor:
+    return t * t.abs() if t.is_floating_point() else t.clone()
+
+
+def _is_view(func: Any) -> bool:
+    """Whether what the operator returns is the memory of an operand that it does not write."""
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+
+
+def _narrows(given: Mapping[str, Any], found: Sequence[torch.Tensor]) -> bool:
+    """Whether a call has a result of fewer digits than an operand."""
+    floats = [t.dtype for t in flat_tensors(given) if t.is_floating_point()]
+    return any(
+        t.is_floating_point() and torch.finfo(t.dtype).eps > torch.finfo(d).eps for t in found for d in floats
+    )
 
 
 def _of_whole(t: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from eggtile.doubled import FLOATS, Change, Doubled, Widen
+from eggtile.doubled import FLOATS, Doubled, Rounding, Widen
 from eggtile.leaves import flat_tensors
 from ir.dtype import DTYPES, DType
 
@@ -43,12 +43,14 @@ def with_parameters(fn: Callable[..., Any], change: Widen) -> Callable[..., Any]
 class Exact:
     """The outputs of a program in float64, then its inputs as it leaves them; integers and bools as they follow from these.
 
-    `totals` says which results are sums of whole numbers, `random` whether the program draws random numbers.
+    `totals` says which results are sums of whole numbers, `random` whether the program draws random numbers, and `types`
+    which floating types its calls take and give.
     """
 
     values: list[torch.Tensor]
     totals: list[bool]
     random: bool
+    types: frozenset[torch.dtype]
 
 
 def run_in_float64(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -57,18 +59,19 @@ def run_in_float64(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> li
 
 
 def doubled(
-    fn: Callable[..., Any], inputs: Sequence[torch.Tensor], widen: Widen = widened, change: Change | None = None
+    fn: Callable[..., Any], inputs: Sequence[torch.Tensor], rounding: Rounding | None = None, kept: bool = False
 ) -> Exact:
     """The program in float64, which decides by its own types and values as always.
 
-    Tensors that it is given or holds are made wide by `widen`; what a call computes goes on as `change` gives it. Attention
-    and recurrent cells are those of PyTorch that have every type.
+    What a call computes goes on as `rounding` says, and casts to narrower types round where they are `kept`. Attention and
+    recurrent cells are those of PyTorch that have every type.
     """
-    private, mode = [private_copy(t) for t in inputs], Doubled(widen, change)
+    private, mode = [private_copy(t) for t in inputs], Doubled(widened, rounding, kept)
     with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH), mode:
         out = with_parameters(fn, lambda t: t.detach().clone())(*private)
     found = [*flat_tensors(out), *private]
-    return Exact([mode.wide(t) for t in found], [mode.total(t) for t in found], mode.random)
+    values, totals = [mode.wide(t) for t in found], [mode.total(t) for t in found]
+    return Exact(values, totals, mode.random, frozenset(mode.types))
 
 
 def run_eager(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -74,7 +74,8 @@ def test_an_error_is_right_where_roundings_of_the_inputs_move_the_output_as_far(
         off = exact.float()
         off[row] *= factor
         assert not judge("cpu", [off], [eager], [exact], swayed=swayed).ok
-    assert Sways(variance, [near], [near.double().var(-1), near.double()])(0, torch.float32).max() < 1e-6
+    (most, _) = Sways(variance, [near], [near.double().var(-1), near.double()]).room(0, torch.float32)
+    assert most.max() < 1e-5
 
 
 def test_either_is_right_where_eager_overflows_and_float64_does_not() -> None:
