@@ -51,13 +51,13 @@ class Trial:
         return self._moved(t, self._narrow(dtype), 1 / PLACES)
 
     def result(self, t: torch.Tensor, dtype: torch.dtype, argument: torch.Tensor | None) -> torch.Tensor:
-        """The tensor with each element moved that is no number of its type.
+        """The tensor with each element moved that is no number of its type, and rounded to it.
 
         In f64 what is a function of an `argument` alone moves by half places of this too, which it may cancel.
         """
         narrow = self._narrow(dtype)
         if narrow != torch.float64:
-            return torch.where(t == t.to(narrow).double(), t, self._moved(t, narrow))
+            return torch.where(t == t.to(narrow).double(), t, self._moved(t, narrow).to(narrow).double())
         moved = torch.where(t == t.round(), t, self._moved(t, narrow))
         if argument is not None and argument.shape == t.shape:
             moved += self._moved(argument, narrow) - argument
@@ -136,6 +136,10 @@ class Sways:
         """
         return self._room(output, self._finest(of, coarse), times)
 
+    def at_edge(self, output: int, of: torch.dtype, coarse: bool = False) -> torch.Tensor:
+        """Where float64 gives no number and a rounding away there is one."""
+        return self.seen(output, of, coarse).edge & ~torch.isfinite(self.exact[output])
+
     def noise(self, output: int) -> torch.Tensor:
         """By how much float64 itself may err."""
         return torch.maximum(*self._room(output, torch.float64, 1.0))
@@ -199,8 +203,8 @@ def explained(
 ) -> bool:
     """Whether each element errs by no more than its own roundings, so many times, eager's error of it, and what is allowed.
 
-    What is allowed of all follows from what eager errs by beyond the roundings. Of whole numbers that add nothing up,
-    those are right which eager, float64 or a trial gives.
+    What is allowed of all follows from what eager errs by beyond the roundings. At the edge of a domain there may be a
+    number or none. Of whole numbers that add nothing up, those are right which eager, float64 or a trial gives.
     """
     while True:
         seen = swayed.seen(output, y.dtype)
@@ -209,7 +213,7 @@ def explained(
             among = (seen.least.to(y.device) <= y) & (y <= seen.most.to(y.device))
             ok = bool((right if seen.chosen else right | among).all())
         else:
-            odd = seen.edge.to(y.device) & ~(torch.isfinite(y) & torch.isfinite(y64))
+            odd = swayed.at_edge(output, y.dtype).to(y.device) | (seen.edge.to(y.device) & ~torch.isfinite(y))
             below, above = (t.to(y.device) for t in swayed.room(output, y.dtype, times))
             off = FACTOR * (e.double() - y64).abs().nan_to_num(0.0, 0.0, 0.0)
             error = beyond(torch.where(odd, y64, y.double()).to(y.dtype), y64, below + off, above + off)
@@ -245,6 +249,7 @@ def hidden(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor, swayed: Sways, o
     while True:
         below, above = (t.to(y.device) for t in swayed.room(output, y.dtype, times, coarse=True))
         lost &= error > least + torch.where(y.double() < y64, below, above)
+        lost &= ~swayed.at_edge(output, y.dtype, coarse=True).to(y.device)
         if not lost.any():
             return ""
         if not swayed.more(y.dtype, coarse=True):
