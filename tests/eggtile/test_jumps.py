@@ -47,7 +47,7 @@ def test_what_is_exact_excuses_no_jump(right: Program, wrong: Program, inputs: l
     [
         (lambda x: (x * 10).floor(), 0.3, 2.0, True),
         (lambda x: (x * 10).floor(), 0.3, 15.0, False),
-        (lambda x: (x * 10) % 1, 0.3, 0.9999998, True),
+        (lambda x: (x * 10) % 1, 0.3, 0.9999997, True),
         (lambda x: (x * 10) % 1, 0.3, -12.0, False),
         (lambda x: torch.where(x * 10 >= 3, x, -1e9), 0.3, -1e9, True),
         (lambda x: torch.where(x * 10 >= 3, x, -1e9), 0.3, -5e9, False),
