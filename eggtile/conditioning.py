@@ -70,9 +70,9 @@ class Trial:
         if t.device not in self.generators:
             self.generators[t.device] = torch.Generator(t.device).manual_seed(self.seed)
         generator = self.generators[t.device]
-        random = torch.rand(t.shape, generator=generator, dtype=torch.float64, device=t.device) * 2 - 1
-        places = share * self.places * (FINE if narrow == torch.float64 else 1.0)
-        return t * (1 + places * unit_roundoff(narrow) * random)
+        random = torch.rand(t.shape, generator=generator, dtype=torch.float64, device=t.device)
+        most = share * self.places * (FINE if narrow == torch.float64 else 1.0) * unit_roundoff(narrow)
+        return random.mul_(2 * most).add_(1 - most).mul_(t)
 
 
 @dataclass
@@ -91,13 +91,15 @@ class Seen:
 
     def add(self, y: torch.Tensor, y64: torch.Tensor, single: bool, total: bool) -> None:
         """Take in what one trial gives."""
-        finite, right = torch.isfinite(y), y64.double()
-        self.edge |= finite != torch.isfinite(y64)
-        wide = torch.where(finite, y.double(), right)
+        wide, right = y.double(), y64.double()
+        if not bool(torch.isfinite(wide.sum() + right.sum())):
+            finite = torch.isfinite(wide)
+            self.edge |= finite != torch.isfinite(right)
+            wide = torch.where(finite, wide, right)
         torch.minimum(self.least, wide, out=self.least)
         torch.maximum(self.most, wide, out=self.most)
         if single:
-            torch.maximum(self.single, (wide - right).abs().nan_to_num(0.0, 0.0, 0.0), out=self.single)
+            torch.maximum(self.single, (wide - right).abs_().nan_to_num_(0.0, 0.0, 0.0), out=self.single)
         if not y.is_floating_point() and not total:
             self.chosen.append(y)
 
