@@ -30,19 +30,21 @@ FINE = 8.0
 """Times that numbers of type f64 move by as much: half a place is lost in the arithmetic of the trial."""
 
 
+Asked = tuple[torch.dtype, bool]
+"""The type of which trials round, and whether they do so for all types."""
+
+
 class Trial:
     """Roundings of one run, drawn on the device of what they change.
 
-    What a call computes moves by up to `places` half places of the type that it has in the program, or of `finest` where
-    this has more digits; the operands of what computes with several elements at once by as many fewer as one is of PLACES.
-    Numbers of a type, of which f64's are not told from rounded ones but for whole ones, are not rounded to it. Trials of
-    numbers 2 n and 2 n + 1 move the other way.
+    What a call computes moves by up to `places` half places of the type that it has in the program, or of `type` where this
+    has more digits, or for `all`; the operands of what computes with several elements at once by as many fewer as one is of
+    PLACES. Numbers of a type, of which f64's are not told from rounded ones but for whole ones, are not rounded to it.
+    Trials of numbers 2 n and 2 n + 1 move the other way.
     """
 
-    def __init__(
-        self, number: int, finest: torch.dtype, places: float, selecting: MutableMapping[int, bool]
-    ) -> None:
-        self.seed, self.finest, self.selecting = number // 2, finest, selecting
+    def __init__(self, number: int, asked: Asked, places: float, selecting: MutableMapping[int, bool]) -> None:
+        self.seed, (self.type, self.all), self.selecting = number // 2, asked, selecting
         self.places = places * (1 - 2 * (number % 2))
         self.generators: dict[torch.device, torch.Generator] = {}
 
@@ -64,7 +66,7 @@ class Trial:
         return moved
 
     def _narrow(self, dtype: torch.dtype) -> torch.dtype:
-        return min((dtype, self.finest), key=unit_roundoff)
+        return self.type if self.all else min((dtype, self.type), key=unit_roundoff)
 
     def _moved(self, t: torch.Tensor, narrow: torch.dtype, share: float = 1.0) -> torch.Tensor:
         if t.device not in self.generators:
@@ -107,8 +109,9 @@ class Seen:
 class Sways:
     """How far each element of each output in float64 moves by the program's roundings, taken at random when asked for.
 
-    They are of the types that the program computes in, f32 in place of narrower ones; coarsely, and for results that are no
-    floats, of these. Mutated inputs come after the outputs. `kept` as in `doubled`.
+    They are of the types that the program computes in, with f32 in place of narrower ones for results that are floats;
+    coarsely, of the narrowest alone, since what is fused may compute in it too. Mutated inputs come after the outputs.
+    `kept` as in `doubled`.
     """
 
     def __init__(
@@ -121,12 +124,12 @@ class Sways:
         self.fn, self.inputs, self.exact, self.kept = fn, inputs, exact, kept
         self.types: frozenset[torch.dtype] = frozenset()
         self.selecting: dict[int, bool] = {}
-        self.found: dict[torch.dtype, list[Seen]] = {}
-        self.counts: Counter[torch.dtype] = Counter()
+        self.found: dict[Asked, list[Seen]] = {}
+        self.counts: Counter[Asked] = Counter()
 
     def seen(self, output: int, of: torch.dtype, coarse: bool = False) -> Seen:
         """What the trials give of an output of a type."""
-        return self._tried(self._finest(of, coarse))[output]
+        return self._tried(self._asked(of, coarse))[output]
 
     def room(
         self, output: int, of: torch.dtype, times: float = 1.0, coarse: bool = False
@@ -136,7 +139,7 @@ class Sways:
         It is what is seen, and so many `times` what moves in step with the roundings, by what few trials may fall short of.
         What a single half place moves as far as several, or not at all, jumps, and lands nowhere else.
         """
-        return self._room(output, self._finest(of, coarse), times)
+        return self._room(output, self._asked(of, coarse), times)
 
     def at_edge(self, output: int, of: torch.dtype, coarse: bool = False) -> torch.Tensor:
         """Where float64 gives no number and a rounding away there is one."""
@@ -144,49 +147,50 @@ class Sways:
 
     def noise(self, output: int) -> torch.Tensor:
         """By how much float64 itself may err."""
-        return torch.maximum(*self._room(output, torch.float64, 1.0))
+        return torch.maximum(*self._room(output, (torch.float64, True), 1.0))
 
     def more(self, of: torch.dtype, coarse: bool = False) -> bool:
         """Try more for outputs of a type, since a few trials may all leave an element near; False where it is enough."""
-        finest = self._finest(of, coarse)
-        self._tried(finest)
-        if self.counts[finest] >= MOST_TRIALS:
+        asked = self._asked(of, coarse)
+        self._tried(asked)
+        if self.counts[asked] >= MOST_TRIALS:
             return False
-        self._try(finest)
+        self._try(asked)
         return True
 
-    def _room(self, output: int, finest: torch.dtype, times: float) -> tuple[torch.Tensor, torch.Tensor]:
-        seen, y64 = self._tried(finest)[output], self.exact[output].double()
+    def _room(self, output: int, asked: Asked, times: float) -> tuple[torch.Tensor, torch.Tensor]:
+        seen, y64 = self._tried(asked)[output], self.exact[output].double()
         below, above = (t.nan_to_num(0.0, 0.0, 0.0) for t in (y64 - seen.least, seen.most - y64))
         in_step = (torch.maximum(below, above) - seen.single).clamp(min=0) / (PLACES - 1)
         steady = torch.minimum(in_step, PLACES * seen.single)
-        steady *= times * LUCK * math.sqrt(TRIALS / self.counts[finest])
+        steady *= times * LUCK * math.sqrt(TRIALS / self.counts[asked])
         return torch.maximum(below, steady), torch.maximum(above, steady)
 
-    def _finest(self, of: torch.dtype, coarse: bool) -> torch.dtype:
-        if not (coarse or not of.is_floating_point):
-            return torch.float32
-        self._tried(torch.float32)
+    def _asked(self, of: torch.dtype, coarse: bool) -> Asked:
+        fine = torch.float32, False
+        if not coarse and of.is_floating_point:
+            return fine
+        self._tried(fine)
         narrow = [t for t in self.types if unit_roundoff(t) > unit_roundoff(torch.float32)]
-        return max(narrow, key=unit_roundoff, default=torch.float32)
+        return (max(narrow, key=unit_roundoff), coarse) if narrow else fine
 
-    def _tried(self, finest: torch.dtype) -> list[Seen]:
-        if finest not in self.found:
-            self.found[finest] = [_nothing(y) for y in self.exact]
-            self._try(finest)
-        return self.found[finest]
+    def _tried(self, asked: Asked) -> list[Seen]:
+        if asked not in self.found:
+            self.found[asked] = [_nothing(y) for y in self.exact]
+            self._try(asked)
+        return self.found[asked]
 
-    def _try(self, finest: torch.dtype) -> None:
-        first = self.counts[finest] * (TRIALS + SINGLE_TRIALS + 1)
+    def _try(self, asked: Asked) -> None:
+        first = self.counts[asked] * (TRIALS + SINGLE_TRIALS + 1)
         for n in range(TRIALS + SINGLE_TRIALS):
             single = n >= TRIALS
-            trial = Trial(first + n, finest, 1.0 if single else PLACES, self.selecting)
+            trial = Trial(first + n, asked, 1.0 if single else PLACES, self.selecting)
             tried = doubled(self.fn, self.inputs, trial, self.kept)
             self.types = tried.types
-            for seen, y, y64, total in zip(self.found[finest], tried.values, self.exact, tried.totals, strict=True):
+            for seen, y, y64, total in zip(self.found[asked], tried.values, self.exact, tried.totals, strict=True):
                 if y.shape == y64.shape:
                     seen.add(y, y64, single, total)
-        self.counts[finest] += TRIALS
+        self.counts[asked] += TRIALS
 
 
 def _nothing(y64: torch.Tensor) -> Seen:
