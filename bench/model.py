@@ -21,7 +21,7 @@ from scipy.stats import spearmanr
 from bench.cases import EXTRAS, Case, case
 from bench.cases.spec import DTYPES
 from bench.workers import Question
-from eggtile.check import judge
+from eggtile.check import judge, longest_folds
 from eggtile.conditioning import Sways
 from eggtile.measure import Row, run_on_copies
 from eggtile.pipeline import (
@@ -139,11 +139,13 @@ def measure_lines(q: Question) -> Row:
     calls: dict[str, Callable[..., Any]] = {}
     refused: dict[str, str] = {}
     for line in lines:
-        written = replace(own.compiled, options=replace(own.compiled.options, schedule=str(line)))
+        pinned = replace(own.compiled, options=replace(own.compiled.options, schedule=str(line)))
         try:
-            call = execution_for(plan_of(compile_kernels(written)), first[0].device)
+            written = compile_kernels(pinned)
+            call, longest = execution_for(plan_of(written), first[0].device), longest_folds(written)
             with turn(lock, alone=False):
-                verdict = judge("cuda", run_on_copies(call, first), eager, exact, swayed=swayed)
+                got = run_on_copies(call, first)
+                verdict = judge("cuda", got, eager, exact, longest=longest, swayed=swayed)
         except Exception as error:  # a line that cannot be made is a result; the next one is tried
             refused[str(line)] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             continue

@@ -11,11 +11,11 @@ from typing import Any, Final
 import torch
 
 from eggtile.api import Optimized
-from eggtile.check import judge
+from eggtile.check import judge, longest_folds
 from eggtile.conditioning import Sways
 from eggtile.echo import cut
 from eggtile.leaves import flat_tensors
-from eggtile.pipeline import Options, RequestError
+from eggtile.pipeline import Options, RequestError, capture_and_lower
 from eggtile.provenance import CLOCKS, query
 from eggtile.ratios import OURS
 from eggtile.reference import private_copy, run_eager, run_in_float64
@@ -68,6 +68,7 @@ def build_and_gate(
     with running():
         wanted = [(x, run_eager(fn, x), run_in_float64(fn, x)) for x in sets]
         expected = [(x, eager, exact, Sways(fn, x, exact)) for x, eager, exact in wanted]
+    longest = longest_folds(capture_and_lower(fn, sets[0], "program", Options()))
     calls: dict[str, Function] = {}
     found: dict[str, Row] = {}
     for name, build in contenders.items():
@@ -79,7 +80,7 @@ def build_and_gate(
             found[name] = {"first_call_s": time.perf_counter() - start}
             with running():
                 verdicts = [
-                    judge("cuda", run_on_copies(call, x), eager, exact, swayed=swayed)
+                    judge("cuda", run_on_copies(call, x), eager, exact, longest=longest, swayed=swayed)
                     for x, eager, exact, swayed in expected
                 ]
         except RequestError:
