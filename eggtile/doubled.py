@@ -105,18 +105,8 @@ class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, places: int, given: dict[str, Any], wide: dict[str, Any], found: list[torch.Tensor]
     ) -> list[torch.Tensor]:
         """The tensors that the call gives in float64."""
-        operands = flat_tensors(wide)
-        floats = any(t.is_floating_point() for t in found)
-        wide |= {k: torch.float64 for k, v in wide.items() if isinstance(v, torch.dtype) and v in FLOATS}
-        for a in func._schema.arguments:
-            if a.name == "eps" and _name(func) in DEFAULT_EPS and wide.get("eps") is None:
-                wide["eps"] = _eps(flat_tensors(given)[0])
-            elif a.name == "half_to_float":
-                wide["half_to_float"] = False
-            elif a.name == "dtype" and wide.get("dtype") is None and floats and not operands:
-                wide["dtype"] = torch.float64
-        if floats and not any(t.is_floating_point() or t.is_complex() for t in operands):
-            wide = {k: pytree.tree_map_only(torch.Tensor, _of_whole, v) for k, v in wide.items()}
+        operands, floats = flat_tensors(wide), any(t.is_floating_point() for t in found)
+        wide = _in_float64(func, given, wide, floats)
         names = [a.name for a in func._schema.arguments][:places]
 
         def call(operands: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -168,6 +158,22 @@ class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read = {k: v for k, v in given.items() if k not in written}
         floating = {k: v for k, v in read.items() if any(t.is_floating_point() for t in flat_tensors(v))}
         return {k: pytree.tree_map_only(torch.Tensor, move, v) for k, v in floating.items()}
+
+
+def _in_float64(func: Any, given: Mapping[str, Any], wide: Mapping[str, Any], floats: bool) -> dict[str, Any]:
+    """The arguments of a call as it takes them to compute in float64, whether it gives `floats` or not."""
+    operands = flat_tensors(wide)
+    out = {k: torch.float64 if isinstance(v, torch.dtype) and v in FLOATS else v for k, v in wide.items()}
+    for a in func._schema.arguments:
+        if a.name == "eps" and _name(func) in DEFAULT_EPS and out.get("eps") is None:
+            out["eps"] = _eps(flat_tensors(given)[0])
+        elif a.name == "half_to_float":
+            out["half_to_float"] = False
+        elif a.name == "dtype" and out.get("dtype") is None and floats and not operands:
+            out["dtype"] = torch.float64
+    if floats and not any(t.is_floating_point() or t.is_complex() for t in operands):
+        return {k: pytree.tree_map_only(torch.Tensor, _of_whole, v) for k, v in out.items()}
+    return out
 
 
 def _commutes(call: Call, operands: Mapping[str, Any]) -> bool:
