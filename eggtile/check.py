@@ -20,8 +20,9 @@ from eggtile.reference import (
     run_eager,
     run_traced,
     unit_roundoff,
+    with_buffers,
 )
-from eggtile.runtime import execution_for
+from eggtile.runtime import Execution, execution_for
 from extract.facts import swept
 from ir import term as T
 from ir.node import postorder
@@ -114,6 +115,7 @@ def judge(
                 reason = reason or why
             elif wrong:
                 notes += (f"{why}; no more than the roundings of the program move it",)
+                error = error if math.isfinite(error) else 0.0
         if not reason and swayed and (lost := hidden(y, e, y64, swayed, k, max(1.0, roundings))):
             reason = f"output {k} is {lost}"
         worst, worst_eager = max(worst, error), max(worst_eager, eager_error)
@@ -142,25 +144,44 @@ def check_compiled(
     move a rounding that the program writes, float64 rounds there too.
     """
     device = torch.device(on)
+    held = list(with_buffers(fn)[1])
+    inputs = [*inputs, *held]
     given = [private_copy(t, device) if on != "cpu" else t for t in inputs]
-    program = fn.to(device) if isinstance(fn, torch.nn.Module) else fn
-    kept = compiled.options.numerics == "strict" or not sums_of_casts(compiled)
+    program = with_buffers(fn.to(device) if isinstance(fn, torch.nn.Module) else fn)[0]
     try:
-        eager, exact = run_eager(program, given), doubled(program, given, kept=kept)
+        eager, exact = run_eager(program, given), doubled(program, given, kept=True)
+        loose = [m and compiled.options.numerics != "strict" for m in exact.sums_casts]
+        right = doubled(program, given).values if any(loose) else exact.values
     except Exception as error:  # whatever the user's program raises where PyTorch runs it
         raise RequestError(f"PyTorch itself fails on the program: {str(error).strip().splitlines()[0]}") from error
     if exact.random:
         raise RequestError("the program draws random numbers, so that its values cannot be compared")
+    right = [a if m else b for m, a, b in zip(loose, right, exact.values, strict=True)]
     notes = compiled.captured.program.notes
-    plan, runs = plan_of(compiled), []
-    for order in ORDERS:
-        execution = execution_for(plan, device, poison=True, order=order)
-        runs.append(execution.outputs_and_inputs([private_copy(t) for t in given]))
+    plan = plan_of(compiled)
+    runs = [_run(execution_for(plan, device, poison=True, order=order), given, held) for order in ORDERS]
     if not all(_same_bits(a, b) for a, b in zip(*runs, strict=True)):
         return Verdict(on, math.inf, 0.0, False, "two runs give different bits", notes)
-    traced = partial(run_traced, fn, inputs) if on == "cpu" else tuple
-    swayed = Sways(program, given, exact.values, kept)
-    return judge(on, runs[0], eager, exact.values, notes, slack, traced, longest_folds(compiled), swayed)
+    traced = partial(run_traced, program, inputs) if on == "cpu" else tuple
+    swayed = Sways(program, given, right, [not m for m in loose])
+    return judge(on, runs[0], eager, right, notes, slack, traced, longest_folds(compiled), swayed)
+
+
+def _run(execution: Execution, given: Sequence[torch.Tensor], held: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The outputs of a program, then its inputs and buffers as it leaves them; `given` ends with the buffers, `held` by it.
+
+    What the program holds is as before when it has run.
+    """
+    names = {t.data_ptr(): n for n, t in execution.plan.constants.items()}
+    state = [execution.constants.get(names.get(t.data_ptr(), ""), t) for t in held]
+    written = [t.detach() for n, t in execution.constants.items() if n in execution.plan.writes]
+    before = [t.clone() for t in written]
+    inputs = [private_copy(t) for t in given[: len(given) - len(held)]]
+    try:
+        return [*execution.outputs_and_inputs(inputs), *(t.detach().clone() for t in state)]
+    finally:
+        for t, old in zip(written, before, strict=True):
+            t.copy_(old)
 
 
 def longest_folds(compiled: Compiled) -> Longest:
@@ -172,13 +193,6 @@ def longest_folds(compiled: Compiled) -> Longest:
             sizes[product] = max(sizes[product], math.prod(r.program.axes[a] for a in swept(t)))
     steps = (carried_steps(part, part.body) for x in compiled.launches for part in x.tile.parts)
     return Longest(sizes[False], sizes[True], max(steps, default=1))
-
-
-def sums_of_casts(compiled: Compiled) -> bool:
-    """Whether a sum of the program is taken over what it casts to fewer digits: laws of rounding may move that."""
-    terms = (t for r in compiled.regions for t in postorder(*(s.value for s in r.program.results)))
-    sums = (t for t in terms if isinstance(t, T.Fold | T.Scan) and t.monoid == "add")
-    return any(isinstance(t, T.Round) and t.origin == "cast" for fold in sums for t in postorder(fold))
 
 
 def carried_steps(part: TilePart, body: Sequence[Statement]) -> int:

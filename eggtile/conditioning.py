@@ -30,8 +30,8 @@ FINE = 8.0
 """Times that numbers of type f64 move by as much: half a place is lost in the arithmetic of the trial."""
 
 
-Asked = tuple[torch.dtype, bool]
-"""The type of which trials round, and whether they do so for all types."""
+Asked = tuple[torch.dtype, bool, bool]
+"""The type of which trials round, whether they do so for all types, and whether casts are kept."""
 
 
 class Trial:
@@ -44,7 +44,7 @@ class Trial:
     """
 
     def __init__(self, number: int, asked: Asked, places: float, selecting: MutableMapping[int, bool]) -> None:
-        self.seed, (self.type, self.all), self.selecting = number // 2, asked, selecting
+        self.seed, (self.type, self.all, _), self.selecting = number // 2, asked, selecting
         self.places = places * (1 - 2 * (number % 2))
         self.generators: dict[torch.device, torch.Generator] = {}
 
@@ -81,8 +81,9 @@ class Trial:
 class Seen:
     """What trials give of one output: the least and most of each element, and how far a single half place moves it.
 
-    At its `edge` an element is a number in some and none in others. `chosen` are the whole numbers of an output that
-    numbers places or chooses; none of one that adds up.
+    Where float64 gives no number, the least is above the most until a trial gives one. At its `edge` an element is a number
+    in some and none in others. `chosen` are the whole numbers of an output that numbers places or chooses; none of one that
+    adds up.
     """
 
     least: torch.Tensor
@@ -94,12 +95,13 @@ class Seen:
     def add(self, y: torch.Tensor, y64: torch.Tensor, single: bool, total: bool) -> None:
         """Take in what one trial gives."""
         wide, right = y.double(), y64.double()
+        low = high = wide
         if not bool(torch.isfinite(wide.sum() + right.sum())):
             finite = torch.isfinite(wide)
             self.edge |= finite != torch.isfinite(right)
-            wide = torch.where(finite, wide, right)
-        torch.minimum(self.least, wide, out=self.least)
-        torch.maximum(self.most, wide, out=self.most)
+            low, high = torch.where(finite, wide, self.least), torch.where(finite, wide, self.most)
+        torch.minimum(self.least, low, out=self.least)
+        torch.maximum(self.most, high, out=self.most)
         if single:
             torch.maximum(self.single, (wide - right).abs_().nan_to_num_(0.0, 0.0, 0.0), out=self.single)
         if not y.is_floating_point() and not total:
@@ -111,7 +113,7 @@ class Sways:
 
     They are of the types that the program computes in, with f32 in place of narrower ones for results that are floats;
     coarsely, of the narrowest alone, since what is fused may compute in it too. Mutated inputs come after the outputs.
-    `kept` as in `doubled`.
+    `kept` says of each whether its casts round, as in `doubled`.
     """
 
     def __init__(
@@ -119,9 +121,9 @@ class Sways:
         fn: Callable[..., Any],
         inputs: Sequence[torch.Tensor],
         exact: Sequence[torch.Tensor],
-        kept: bool = False,
+        kept: Sequence[bool] | None = None,
     ) -> None:
-        self.fn, self.inputs, self.exact, self.kept = fn, inputs, exact, kept
+        self.fn, self.inputs, self.exact, self.kept = fn, inputs, exact, kept or [False] * len(exact)
         self.types: frozenset[torch.dtype] = frozenset()
         self.selecting: dict[int, bool] = {}
         self.found: dict[Asked, list[Seen]] = {}
@@ -129,7 +131,7 @@ class Sways:
 
     def seen(self, output: int, of: torch.dtype, coarse: bool = False) -> Seen:
         """What the trials give of an output of a type."""
-        return self._tried(self._asked(of, coarse))[output]
+        return self._tried(self._asked(output, of, coarse))[output]
 
     def room(
         self, output: int, of: torch.dtype, times: float = 1.0, coarse: bool = False
@@ -139,19 +141,22 @@ class Sways:
         It is what is seen, and so many `times` what moves in step with the roundings, by what few trials may fall short of.
         What a single half place moves as far as several, or not at all, jumps, and lands nowhere else.
         """
-        return self._room(output, self._asked(of, coarse), times)
+        return self._room(output, self._asked(output, of, coarse), times)
 
-    def at_edge(self, output: int, of: torch.dtype, coarse: bool = False) -> torch.Tensor:
-        """Where float64 gives no number and a rounding away there is one."""
-        return self.seen(output, of, coarse).edge & ~torch.isfinite(self.exact[output])
+    def at_edge(self, output: int, y: torch.Tensor, coarse: bool = False) -> torch.Tensor:
+        """Where a rounding decides between a number and none, and values are none, or one as far from what trials give."""
+        seen, there = self.seen(output, y.dtype, coarse), torch.isfinite(self.exact[output])
+        wide, span = y.double().to(there.device), seen.most - seen.least
+        near = (wide >= seen.least - span) & (wide <= seen.most + span)
+        return (seen.edge & torch.where(there, ~torch.isfinite(wide), ~torch.isfinite(wide) | near)).to(y.device)
 
     def noise(self, output: int) -> torch.Tensor:
         """By how much float64 itself may err."""
-        return torch.maximum(*self._room(output, (torch.float64, True), 1.0))
+        return torch.maximum(*self._room(output, (torch.float64, True, self.kept[output]), 1.0))
 
-    def more(self, of: torch.dtype, coarse: bool = False) -> bool:
-        """Try more for outputs of a type, since a few trials may all leave an element near; False where it is enough."""
-        asked = self._asked(of, coarse)
+    def more(self, output: int, of: torch.dtype, coarse: bool = False) -> bool:
+        """Try more for an output of a type, since a few trials may all leave an element near; False where it is enough."""
+        asked = self._asked(output, of, coarse)
         self._tried(asked)
         if self.counts[asked] >= MOST_TRIALS:
             return False
@@ -166,13 +171,14 @@ class Sways:
         steady *= times * LUCK * math.sqrt(TRIALS / self.counts[asked])
         return torch.maximum(below, steady), torch.maximum(above, steady)
 
-    def _asked(self, of: torch.dtype, coarse: bool) -> Asked:
-        fine = torch.float32, False
+    def _asked(self, output: int, of: torch.dtype, coarse: bool) -> Asked:
+        kept = self.kept[output]
+        fine = torch.float32, False, kept
         if not coarse and of.is_floating_point:
             return fine
         self._tried(fine)
         narrow = [t for t in self.types if unit_roundoff(t) > unit_roundoff(torch.float32)]
-        return (max(narrow, key=unit_roundoff), coarse) if narrow else fine
+        return (max(narrow, key=unit_roundoff), coarse, kept) if narrow else fine
 
     def _tried(self, asked: Asked) -> list[Seen]:
         if asked not in self.found:
@@ -185,7 +191,7 @@ class Sways:
         for n in range(TRIALS + SINGLE_TRIALS):
             single = n >= TRIALS
             trial = Trial(first + n, asked, 1.0 if single else PLACES, self.selecting)
-            tried = doubled(self.fn, self.inputs, trial, self.kept)
+            tried = doubled(self.fn, self.inputs, trial, kept=asked[-1])
             self.types = tried.types
             for seen, y, y64, total in zip(self.found[asked], tried.values, self.exact, tried.totals, strict=True):
                 if y.shape == y64.shape:
@@ -194,8 +200,9 @@ class Sways:
 
 
 def _nothing(y64: torch.Tensor) -> Seen:
-    wide = y64.double()
-    return Seen(wide.clone(), wide.clone(), torch.zeros_like(wide), torch.zeros_like(wide, dtype=torch.bool), [])
+    wide, finite = y64.double(), torch.isfinite(y64)
+    least, most = torch.where(finite, wide, math.inf), torch.where(finite, wide, -math.inf)
+    return Seen(least, most, torch.zeros_like(wide), torch.zeros_like(finite), [])
 
 
 def explained(
@@ -219,12 +226,12 @@ def explained(
             among = (seen.least.to(y.device) <= y) & (y <= seen.most.to(y.device))
             ok = bool((right if seen.chosen else right | among).all())
         else:
-            odd = swayed.at_edge(output, y.dtype).to(y.device) | (seen.edge.to(y.device) & ~torch.isfinite(y))
+            odd = swayed.at_edge(output, y)
             below, above = (t.to(y.device) for t in swayed.room(output, y.dtype, times))
             off = FACTOR * (e.double() - y64).abs().nan_to_num(0.0, 0.0, 0.0)
             error = beyond(torch.where(odd, y64, y.double()).to(y.dtype), y64, below + off, above + off)
             ok = error <= allowed(beyond(e, y64, below, above))
-        if ok or not swayed.more(y.dtype):
+        if ok or not swayed.more(output, y.dtype):
             return ok
 
 
@@ -255,10 +262,10 @@ def hidden(y: torch.Tensor, e: torch.Tensor, y64: torch.Tensor, swayed: Sways, o
     while True:
         below, above = (t.to(y.device) for t in swayed.room(output, y.dtype, times, coarse=True))
         lost &= error > least + torch.where(y.double() < y64, below, above)
-        lost &= ~swayed.at_edge(output, y.dtype, coarse=True).to(y.device)
+        lost &= ~swayed.at_edge(output, y, coarse=True)
         if not lost.any():
             return ""
-        if not swayed.more(y.dtype, coarse=True):
+        if not swayed.more(output, y.dtype, coarse=True):
             break
     place = tuple(map(int, lost.nonzero()[0]))
     return f"{float(y[place]):.3g} at {place}, where float64 gives {float(y64[place]):.3g} and eager {float(e[place]):.3g}"

@@ -17,6 +17,8 @@ TOTALS = {"sum", "cumsum", "count_nonzero", "prod", "cumprod", "bincount"}
 """Operators whose whole results count or add up, so that results between two right ones are right too."""
 CASTS = {"_to_copy", "copy"}
 """Operators by which a program writes that its numbers are rounded to another type."""
+CAST, SUMMED = 1, 2
+"""What a tensor holds of casts: their results, or sums of these."""
 DEFAULT_EPS = {"rms_norm", "_fused_rms_norm"}
 """Operators that take the eps of the type that they compute in where none is given."""
 
@@ -54,6 +56,7 @@ class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.types: set[torch.dtype] = set()
         """The floating types that calls take and give."""
         self.calls = 0
+        self._casts: MutableMapping[torch.Tensor, int] = WeakTensorKeyDictionary()
         self._wide: MutableMapping[torch.Tensor, torch.Tensor] = WeakTensorKeyDictionary()
         self._totals: MutableMapping[torch.Tensor, bool] = WeakTensorKeyDictionary()
 
@@ -63,6 +66,10 @@ class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if found is None:
             found = self._wide[t] = self.widen(t)
         return found
+
+    def sums_casts(self, t: torch.Tensor) -> bool:
+        """Whether a tensor of the program follows from a sum of what it casts to fewer digits."""
+        return self._casts.get(t, 0) == SUMMED
 
     def total(self, t: torch.Tensor) -> bool:
         """Whether whole numbers are sums or follow from such."""
@@ -116,6 +123,8 @@ class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
         held, writes = {_memory(t) for t in operands}, func._schema.is_mutable
         casts = _name(func) in CASTS and _narrows(given, found)
         selects = self._selects(func, call, wide, floats) and not casts
+        if self.rounding is None:
+            self._trace_casts(func, call, given, wide, found, casts)
         if self.rounding and not selects and not casts and torch.Tag.pointwise not in func.tags:
             wide |= self._moved(func, given)
         out = call(wide)
@@ -136,6 +145,26 @@ class Doubled(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif _memory(w) not in held:
                 out[n] = rounded
         return out
+
+    def _trace_casts(
+        self,
+        func: Any,
+        call: Call,
+        given: Mapping[str, Any],
+        wide: Mapping[str, Any],
+        found: Sequence[torch.Tensor],
+        casts: bool,
+    ) -> None:
+        """Note whether the results hold what is cast, or sums of such."""
+        held = max((self._casts.get(t, 0) for t in flat_tensors(given)), default=0)
+        floats = any(t.is_floating_point() for t in found)
+        if casts:
+            held = max(held, CAST)
+        elif held == CAST and floats and not (torch.Tag.pointwise in func.tags or _is_view(func)):
+            held = CAST if _commutes(call, wide) else SUMMED
+        if held:
+            for t in found:
+                self._casts[t] = held
 
     def _selects(self, func: Any, call: Call, wide: Mapping[str, Any], floats: bool) -> bool:
         """Whether the call hands on elements of its operands, whatever these are."""

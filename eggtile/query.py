@@ -37,9 +37,15 @@ def _among(x: Value, y: Value) -> bool:
     return any(v in y for v in x) if isinstance(x, Some) else x in y
 
 
+def _equal(x: Value, y: Value) -> bool:
+    if len({isinstance(v, frozenset) and not isinstance(v, Some) for v in (x, y)}) > 1:
+        raise TypeError("a set is equal to a set alone")
+    return bool(x == y)
+
+
 COMPARE: dict[type[ast.cmpop], Callable[[Value, Value], bool]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.In: _among, ast.NotIn: lambda x, y: not _among(x, y),
+    ast.Eq: _equal, ast.NotEq: lambda x, y: not _equal(x, y), ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.In: _among, ast.NotIn: lambda x, y: not _among(x, y),
 }  # fmt: skip
 ARITHMETIC: dict[type[ast.operator], Callable[[Value, Value], Value]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: lambda x, y: x / y if y else math.nan,

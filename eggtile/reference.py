@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,16 +40,31 @@ def with_parameters(fn: Callable[..., Any], change: Widen) -> Callable[..., Any]
     return lambda *args: torch.func.functional_call(module, changed, args)
 
 
+def with_buffers(fn: Callable[..., Any]) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    """A module as a function of its inputs and its buffers, which it may write, and these; parameters stay as they are."""
+    if not isinstance(fn, torch.nn.Module):
+        return fn, []
+    module, held = fn, dict(fn.named_buffers())
+
+    def program(*given: torch.Tensor) -> Any:
+        inputs, buffers = given[: len(given) - len(held)], given[len(given) - len(held) :]
+        parameters = {n: t.detach().clone() for n, t in module.named_parameters()}
+        return torch.func.functional_call(module, parameters | dict(zip(held, buffers, strict=True)), inputs)
+
+    return program, [*held.values()]
+
+
 @dataclass(frozen=True)
 class Exact:
     """The outputs of a program in float64, then its inputs as it leaves them; integers and bools as they follow from these.
 
-    `totals` says which results are sums of whole numbers, `random` whether the program draws random numbers, and `types`
-    which floating types its calls take and give.
+    `totals` says which results are sums of whole numbers, `sums_casts` which follow from sums of what the program casts to
+    fewer digits, `random` whether it draws random numbers, and `types` which floating types its calls take and give.
     """
 
     values: list[torch.Tensor]
     totals: list[bool]
+    sums_casts: list[bool]
     random: bool
     types: frozenset[torch.dtype]
 
@@ -67,11 +83,21 @@ def doubled(
     recurrent cells are those of PyTorch that have every type.
     """
     private, mode = [private_copy(t) for t in inputs], Doubled(widened, rounding, kept)
-    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH), mode:
+    with torch.no_grad(), _every_type(), sdpa_kernel(SDPBackend.MATH), mode:
         out = with_parameters(fn, lambda t: t.detach().clone())(*private)
     found = [*flat_tensors(out), *private]
-    values, totals = [mode.wide(t) for t in found], [mode.total(t) for t in found]
-    return Exact(values, totals, mode.random, frozenset(mode.types))
+    values, totals, sums = zip(*((mode.wide(t), mode.total(t), mode.sums_casts(t)) for t in found), strict=True)
+    return Exact([*values], [*totals], [*sums], mode.random, frozenset(mode.types))
+
+
+@contextmanager
+def _every_type() -> Iterator[None]:
+    """Without the kernels of oneDNN, which lack float64; its other flags stay, as to set them warns."""
+    before = torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.set_flags(before[0])  # type: ignore[no-untyped-call]
 
 
 def run_eager(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

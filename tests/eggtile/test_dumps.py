@@ -250,6 +250,15 @@ def test_among_several_values_one_is_enough(dumps: dict[str, Path]) -> None:
     assert answers(data, "classes where origin in {written}") == answers(data, "classes where origin == written")
 
 
+@pytest.mark.parametrize(
+    "question", ["forms where laws == 0", "forms where laws != 'none'", "forms where 3 == laws"]
+)
+def test_a_set_is_compared_with_no_number(dumps: dict[str, Path], question: str) -> None:
+    data = json.loads(dumps["default"].read_text())
+    with pytest.raises(RequestError, match="compares"):
+        answers(data, question)
+
+
 def test_a_loop_that_others_use_is_one_loop_that_reads() -> None:
     program = capture_and_lower(
         lambda x: torch.softmax(x, -1), [torch.empty(6, 4000, device="meta")], "p", Options()

@@ -76,6 +76,36 @@ def test_casts_that_no_law_moves_are_held_to(right: Program, wrong: Program, num
     assert held_to(right, right, x, numerics=numerics) and not held_to(right, wrong, x, numerics=numerics)
 
 
+def test_a_sum_over_a_cast_frees_no_other_cast() -> None:
+    def residual(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.bfloat16().float().sum(-1), y - y.bfloat16().float()
+
+    x, y = torch.randn(8, 65), torch.randn(8, 65)
+    assert held_to(residual, residual, x, y)
+    assert not held_to(residual, lambda x, y: (residual(x, y)[0], y * 0), x, y)
+
+
+class Counting(torch.nn.Module):
+    """Adds what it is given to what it holds."""
+
+    def __init__(self, keeps: bool) -> None:
+        super().__init__()
+        self.keeps = keeps
+        self.register_buffer("held", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.keeps:
+            return self.held.add_(x) * 2
+        return (self.held + x) * 2
+
+
+def test_what_a_module_holds_is_compared_and_left_as_it_was() -> None:
+    keeps, loses, norm = Counting(True), Counting(False), torch.nn.BatchNorm1d(65).train()
+    assert held_to(keeps, keeps, UP) and not held_to(keeps, loses, UP)
+    assert held_to(norm, norm, torch.randn(4, 65))
+    assert not keeps.held.any() and not norm.running_mean.any() and norm.num_batches_tracked == 0
+
+
 @pytest.mark.parametrize(
     "fn",
     [
@@ -111,6 +141,9 @@ def test_at_the_edge_of_a_domain_there_may_be_a_number_or_none(fn: Program, x: t
     verdict = check_on_cpu(fn, [x])
     assert verdict.ok, verdict
     assert not held_to(lambda x: x.softmax(-1), lambda x: torch.log(x.softmax(-1) * 0 - 1), x)
+    eager, exact = run_eager(fn, [x]), run_in_float64(fn, [x])
+    far = [torch.full_like(eager[0], 1e30), x]
+    assert not judge("cpu", far, eager, exact, swayed=Sways(fn, [x], exact)).ok
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.float64, torch.int32, torch.float16])
