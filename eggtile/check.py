@@ -93,9 +93,10 @@ def judge(
     for k, (y, e, y64) in enumerate(zip(got, eager, exact, strict=True)):
         e, y64 = e.to(y.device), y64.to(y.device)
         laid_out = _steps(y) == _steps(e) or [_steps(y)] == [_steps(t) for t in traced()[k : k + 1]]
-        if y.dtype != e.dtype or y.shape != e.shape or not laid_out:
+        alike = y.dtype == e.dtype and y.shape == e.shape
+        if not (alike and laid_out):
             reason = reason or f"output {k} is {_kind(y)}, eager gives {_kind(e)}"
-        if y.dtype != e.dtype or y.shape != e.shape:
+        if not alike:
             worst = math.inf
             continue
         error, eager_error = relative_error(y, y64), relative_error(e, y64)
@@ -110,8 +111,9 @@ def judge(
         wrong, ill = error > allowed(eager_error), eager_error > ILL * floor
         if wrong or (ill and swayed):
             why = f"output {k} has error {error:.3g}, eager {eager_error:.3g}"
-            alike = y.shape == y64.shape
-            if not (swayed and alike and explained(y, e, y64, swayed, k, max(1.0, roundings), allowed)):
+            if not (
+                swayed and y.shape == y64.shape and explained(y, e, y64, swayed, k, max(1.0, roundings), allowed)
+            ):
                 reason = reason or why
             elif wrong:
                 notes += (f"{why}; no more than the roundings of the program move it",)
@@ -144,10 +146,11 @@ def check_compiled(
     move a rounding that the program writes, float64 rounds there too.
     """
     device = torch.device(on)
-    held = list(with_buffers(fn)[1])
+    program, held = with_buffers(fn)
     inputs = [*inputs, *held]
     given = [private_copy(t, device) if on != "cpu" else t for t in inputs]
-    program = with_buffers(fn.to(device) if isinstance(fn, torch.nn.Module) else fn)[0]
+    if isinstance(fn, torch.nn.Module):
+        fn.to(device)
     try:
         eager, exact = run_eager(program, given), doubled(program, given, kept=True)
         loose = [m and compiled.options.numerics != "strict" for m in exact.sums_casts]
